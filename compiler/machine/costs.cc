@@ -189,7 +189,9 @@ class Pricer {
 }  // namespace
 
 Layouts::Stage& Layouts::Of(const Job& job, int stage) {
-  const std::tuple key(job.tp, job.micro_batch_size, job.sequence_parallel, job.keep, stage == 0,
+  uint32_t keep = 0;
+  for (const OperatorKind kind : job.keep) keep |= uint32_t{1} << static_cast<int>(kind);
+  const std::tuple key(job.tp, job.micro_batch_size, job.sequence_parallel, keep, stage == 0,
                        stage + 1 == job.stages(), job.layers_per_stage[stage]);
   const auto [found, is_new] = known_.try_emplace(key);
   if (is_new) {
@@ -209,6 +211,7 @@ Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layout
   if (machine.flops[static_cast<int>(dtype)] == 0)
     return Status::Invalid(
         fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
+  const std::lock_guard lock(layouts->mutex);
   CostModel costs = Pricer(machine, program, layouts).Run();
   for (const CostInfo& row : Costs())
     for (const double seconds : costs.*row.member)

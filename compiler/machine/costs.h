@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -33,8 +34,10 @@ class Layouts {
   // split differ.
   Stage& Of(const Job& job, int stage);
 
+  std::mutex mutex;  // which CostsOn holds
+
  private:
-  std::map<std::tuple<int, int, bool, std::vector<OperatorKind>, bool, bool, int>, Stage> known_;
+  std::map<std::tuple<int, int, bool, uint32_t, bool, bool, int>, Stage> known_;
 };
 
 // In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job;

@@ -243,6 +243,8 @@ Result<CostModel> CostsOn(const PriceSource& source, const Program& program) {
   if (!source.stages && !program.job)
     return Status::Invalid(fmt::format(
         "{}: needs --model", source.machine ? "--machine, --device-flops" : "--costs: a profile"));
+  if (source.machine && source.layouts)
+    return CostsOn(*source.machine, program, source.layouts.get());
   if (source.machine) return CostsOn(*source.machine, program);
   Result<CostModel> costs =
       !source.stages ? CostsOn(source.profiles, program)

@@ -1,10 +1,12 @@
 // From what runs measured (piperun --profile) to the costs of other plans of their model.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "compiler/machine/costs.h"
 #include "compiler/machine/machine.h"
 #include "schema/format/profile.h"
 #include "schema/format/stage_costs.h"
@@ -38,6 +40,8 @@ struct PriceSource {
   Profiles profiles;
   std::optional<CostModel> stages;  // of a pipeline without a model (format/stage_costs.h)
   std::string names;                // of the files
+  // For a machine alone, of plans whose jobs differ as Layouts allow: what is known of them.
+  std::shared_ptr<Layouts> layouts = nullptr;
 
   bool given() const { return machine || !profiles.empty() || stages; }
 };

@@ -71,7 +71,9 @@ double CollectiveSeconds(const Machine& machine, Collective collective, const Gr
   }
   ring *= (members - 1) / members;
   tree += static_cast<double>(shape.on_node - 1) * machine.inside.latency;
-  const double latency = collective == Collective::kAllReduce ? std::min(ring, tree) : ring;
+  // NCCL's halves have trees (PAT) where each node has one member.
+  const bool trees = collective == Collective::kAllReduce || shape.on_node == 1;
+  const double latency = trees ? std::min(ring, tree) : ring;
   return 2 * ((members - 1) / members * bytes * seconds_per_byte +
               static_cast<double>(pieces) * latency);
 }

@@ -39,7 +39,7 @@ GroupShape ShapeOfCopies(const Machine& machine, const Topology& topology,
 
 enum class Collective : uint8_t {
   kAllReduce,
-  kScatterAndGather,  // the same in its two halves, which have no trees
+  kScatterAndGather,  // the same in its two halves, which have trees for one member on a node
 };
 // Of `bytes` in so many pieces, one after the other, in seconds. `ranks`: of the run, in all.
 double CollectiveSeconds(const Machine& machine, Collective collective, const GroupShape& shape,

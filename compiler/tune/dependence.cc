@@ -1,18 +1,19 @@
 #include "compiler/tune/dependence.h"
 
 #include <cmath>
+#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "compiler/machine/costs.h"
 #include "compiler/tune/pick.h"
-#include "compiler/tune/replay.h"
 
 namespace pp {
 namespace {
 
 constexpr double kMostFactor = 16;
-constexpr int kRounds = 2;  // of halving, on a logarithmic scale, between powers of four
+constexpr int kRounds = 5;  // of halving on a logarithmic scale: to a factor of 1.09
 
 // The prices that are looked at.
 struct Price {
@@ -37,8 +38,17 @@ constexpr Price kPrices[] = {
 
 class Looker {
  public:
-  Looker(const TuneOptions& options, const Program& plan, const Replay& replay, double fastest)
-      : options_(options), plan_(plan), replay_(replay), fastest_(fastest) {}
+  Looker(const TuneOptions& options, const std::vector<Rival>& rivals)
+      : options_(options), rivals_(rivals) {}
+
+  Status Start() {
+    for (const Rival& rival : rivals_) {
+      auto replay = Replay::Make(rival.plan, rival.waits_for);
+      PP_RETURN_IF_ERROR(replay.status());
+      replays_.push_back(std::make_unique<Replay>(std::move(*replay)));
+    }
+    return {};
+  }
 
   Result<Dependence> Of(const Price& price) {
     Dependence dependence{.price = price.name, .value = price.value(options_.machine)};
@@ -53,59 +63,56 @@ class Looker {
  private:
   using Change = std::optional<Dependence::Change>;
 
-  // In one direction: the first power of four where it changes, then nearer to 1.
+  // In one direction, by halving, if it changes at the end.
   Result<Change> Look(const Price& price, bool more) {
-    double inner = 1;
-    for (double outer = 4; outer <= kMostFactor; outer *= 4) {
-      auto change = At(price, more ? outer : 1 / outer);
-      PP_RETURN_IF_ERROR(change.status());
-      if (!*change) {
-        inner = outer;
-        continue;
-      }
-      for (int round = 0; round < kRounds; ++round) {
-        const double middle = std::sqrt(inner * outer);
-        auto nearer = At(price, more ? middle : 1 / middle);
-        PP_RETURN_IF_ERROR(nearer.status());
-        (*nearer ? outer : inner) = middle;
-        if (*nearer) change = std::move(nearer);
-      }
-      return change;
+    const auto at = [&](double distance) { return At(price, more ? distance : 1 / distance); };
+    double inner = 1, outer = kMostFactor;
+    auto change = at(outer);
+    PP_RETURN_IF_ERROR(change.status());
+    for (int round = 0; round < kRounds && *change; ++round) {
+      const double middle = std::sqrt(inner * outer);
+      auto nearer = at(middle);
+      PP_RETURN_IF_ERROR(nearer.status());
+      (*nearer ? outer : inner) = middle;
+      if (*nearer) change = std::move(nearer);
     }
-    return Change();
+    return change;
   }
 
+  // The fastest rival, if it is faster than the pick by more than the error.
   Result<Change> At(const Price& price, double factor) {
-    TuneOptions options = options_;
-    options.progress = nullptr;
-    price.scale(options.machine, factor);
-    const auto costs = CostsOn(options.machine, plan_);
-    PP_RETURN_IF_ERROR(costs.status());
-    const auto time = replay_.Makespan(*costs);
-    PP_RETURN_IF_ERROR(time.status());
-    const double allowed = *time / (1 + ModelError(options));
-    // With a slower link no plan is faster than the fastest is now.
-    if (factor < 1 && allowed <= fastest_) return Change();
-    auto other = FastestOn(options);
-    if (!other || other->seconds >= allowed) return Change();
-    return Change(Dependence::Change{factor, std::move(*other)});
+    Machine machine = options_.machine;
+    price.scale(machine, factor);
+    double allowed = 0;
+    Change change;
+    for (size_t i = 0; i < rivals_.size(); ++i) {
+      const auto costs = CostsOn(machine, rivals_[i].plan, &layouts_[price.name][factor]);
+      PP_RETURN_IF_ERROR(costs.status());
+      const auto time = replays_[i]->Makespan(*costs);
+      PP_RETURN_IF_ERROR(time.status());
+      if (i == 0) {
+        allowed = *time / (1 + ModelError(options_));
+      } else if (*time < allowed) {
+        allowed = *time;
+        change = Dependence::Change{factor, rivals_[i].candidate};
+      }
+    }
+    return change;
   }
 
   const TuneOptions& options_;
-  const Program& plan_;
-  const Replay& replay_;
-  const double fastest_;
+  const std::vector<Rival>& rivals_;
+  std::vector<std::unique_ptr<Replay>> replays_;
+  std::map<std::string_view, std::map<double, Layouts>> layouts_;  // of each machine
 };
 
 }  // namespace
 
-Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options, const Program& plan,
-                                              const std::vector<WaitsFor>& waits_for,
-                                              double fastest) {
+Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options,
+                                              std::vector<Rival> rivals) {
   std::vector<Dependence> all;
-  const auto replay = Replay::Make(plan, waits_for);
-  PP_RETURN_IF_ERROR(replay.status());
-  Looker looker(options, plan, *replay, fastest);
+  Looker looker(options, rivals);
+  PP_RETURN_IF_ERROR(looker.Start());
   const int node = options.machine.node;
   for (const Price& price : kPrices) {
     const bool used = price.name == "inside" || (node > 0 && options.devices > node);

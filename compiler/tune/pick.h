@@ -15,9 +15,9 @@ namespace pp {
 double ModelError(const TuneOptions& options);
 
 // How simple a plan is, the least first: one without a pipeline; with fewer kinds of parallelism;
-// that recomputes nothing; of a scheme that many know; with fewer stages on a device; in the usual
-// order of ranks.
-using Complexity = std::tuple<bool, int, bool, int, int, bool>;
+// that recomputes nothing; of a scheme that many know; whose stages have as many layers each; with
+// fewer stages on a device; in the usual order of ranks.
+using Complexity = std::tuple<bool, int, bool, int, bool, int, bool>;
 Complexity ComplexityOf(const Candidate& candidate);
 
 }  // namespace pp

@@ -132,9 +132,14 @@ std::vector<int> StagesToTry(const TuneOptions& options, const Scheme& scheme, i
     return takes ? std::vector<int>{scheme.parts == Scheme::kFree ? given : 0} : std::vector<int>();
   }
   std::vector<int> all = {0};
+  const int layers = options.job.model.layers;
   const int most = scheme.parts == Scheme::kFree ? MostStages(options.job.model) / devices : 0;
-  for (int v = 2; v <= most; ++v)
-    if (v != scheme.stages_per_device) all.push_back(v);
+  for (int v = 2; v <= most; ++v) {
+    const int stages = devices * v;
+    const bool even =
+        layers % stages == 0 || (layers + 1) % stages == 0 || (layers + 2) % stages == 0;
+    if (even && v != scheme.stages_per_device) all.push_back(v);
+  }
   return all;
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/machine/costs.h"
@@ -19,8 +20,13 @@ std::vector<int> LegalPeers(const TuneOptions& options, int given);
 // That what is given leaves something to try. Errors name the option, and what would be right.
 Status CheckLayouts(const TuneOptions& options);
 
-// The numbers of stages on a device that a scheme is tried with; 0: its own. Of a free one all that
-// a model of so many layers has stages for, the first and the last of which may have none.
+// Schemes that many know, the best known first.
+inline constexpr std::string_view kUsualSchemes[] = {"1f1b", "interleaved", "gpipe", "zb-h1",
+                                                     "zb-v"};
+
+// The numbers of stages on a device that a scheme is tried with; 0: its own. Of a free one all with
+// which stages have as many layers each, where the embedding, the loss, both or neither count as
+// one (which the balance of work may then place otherwise).
 std::vector<int> StagesToTry(const TuneOptions& options, const Scheme& scheme, int devices);
 
 // What is kept, the most first: all that a job can keep, each alone, nothing; or what is given.

@@ -5,32 +5,32 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <queue>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "compiler/balance.h"
 #include "compiler/machine/costs.h"
 #include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
 #include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
 #include "compiler/tune/dependence.h"
+#include "compiler/tune/node.h"
 #include "compiler/tune/pick.h"
 #include "compiler/tune/replay.h"
 #include "compiler/tune/space.h"
-#include "schema/model/families.h"
+#include "schema/base/background.h"
 #include "schema/model/layout.h"
 #include "schema/model/operators.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/placement.h"
-#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {
@@ -38,36 +38,33 @@ namespace {
 // Mario's passes try many orders of a plan: of more cells than this, only all or nothing is
 // recomputed.
 constexpr int64_t kMostMarioCells = 4096;
-
 // A plan of more takes longer to compile than anyone wants to wait for.
 constexpr int64_t kMostCells = int64_t{1} << 22;
 // Of plans that could be the fastest, if they fitted, so many are fitted, if they are not larger.
-constexpr size_t kMostFinalists = 8;
-constexpr int64_t kMostFittedCells = 1 << 14;
+constexpr size_t kMostFinalists = 2;
+constexpr int64_t kMostFittedCells = 1 << 10;
+constexpr size_t kAtOnce = 4;  // plans
+// Plans that the pick is compared with on other links.
+constexpr size_t kMostRivals = 8;
 // Of plans that may be as fast, but for the error, and are simpler, so many go to the next level.
-constexpr int kMostSimpler = 64;
+constexpr int kMostSimpler = 32;
 constexpr int kMostCompared = 32;  // micro-batches of schemes on one device
-
-bool Overlaps(const Program& program) { return HasSections(program) || program.MakesVersions(); }
-
-// A schedule that trains the same as others: whose steps do not overlap.
-Result<Program> BuildSynchronous(const std::string& scheme, const Shape& shape) {
-  auto program = BuildSchedule(scheme, shape);
-  if (program.ok() && Overlaps(*program)) return Status::Invalid("steps overlap");
-  return program;
-}
 
 class Tuner {
  public:
-  explicit Tuner(const TuneOptions& options) : options_(options) {}
+  explicit Tuner(const TuneOptions& options) : options_(options), jobs_(options, prices_) {
+    prices_.profiles = options.profiles;
+    prices_.layouts = std::make_shared<Layouts>();
+    if (options.profiles.empty()) prices_.machine = options.machine;
+  }
 
   // The fastest candidate alone; nothing if none is legal or fits.
   std::optional<Candidate> Fastest() {
     Enumerate();
     while (!open_.empty()) {
-      Candidate next = Next();
-      if (next.level == Level::kPlan) return next;
-      GoOn(std::move(next));
+      const Node next = Next();
+      if (next.level == Level::kPlan) return CandidateOf(next);
+      GoOn(next);
     }
     return std::nullopt;
   }
@@ -83,19 +80,21 @@ class Tuner {
     PP_RETURN_IF_ERROR(CheckLayouts(options_));
     Doing("candidates");
     Enumerate();
-    while (!open_.empty() && tuned_.best.size() < options_.shown) {
-      Candidate next = Next();
+    while (!open_.empty() && best_.size() < options_.shown) {
+      const Node next = Next();
       if (next.level == Level::kPlan) {
-        tuned_.best.push_back(std::move(next));
+        best_.push_back(next);
+      } else if (next.level == Level::kSchedule) {
+        PlanSome(next);
       } else {
-        GoOn(std::move(next));
+        GoOn(next);
       }
     }
     FitFinalists();
     PP_RETURN_IF_ERROR(CheckFound());
     FindSimplest();
-    for (; !open_.empty(); open_.pop()) tuned_.rest.push_back(open_.top());
-    PP_RETURN_IF_ERROR(CompileBest());
+    Hand();
+    PP_RETURN_IF_ERROR(CompilePick());
     if (!options_.beside.empty()) {
       Doing("their layout");
       TuneOptions theirs = options_;
@@ -109,406 +108,379 @@ class Tuner {
 
  private:
   struct Later {
-    bool operator()(const Candidate& a, const Candidate& b) const {
+    bool operator()(const Node& a, const Node& b) const {
       return a.seconds > b.seconds || (a.seconds == b.seconds && a.level < b.level);
     }
   };
+  static bool Sooner(const Node& a, const Node& b) { return a.seconds < b.seconds; }
 
-  Candidate Next() {
-    Candidate next = open_.top();
+  Node Next() {
+    const Node next = open_.top();
     open_.pop();
     return next;
-  }
-
-  // Of those that could be the fastest, if they fitted, a few are fitted: their time without
-  // recomputation is the bound by which they are chosen.
-  void FitFinalists() {
-    const double limit = tuned_.best.empty() ? HUGE_VAL : tuned_.best.front().seconds;
-    std::vector<Candidate> finalists;
-    for (const Candidate& large : tuned_.large) {
-      const CompileOptions& c = large.compile;
-      const int64_t cells =
-          int64_t{std::max(1, c.shape.stages_per_device)} * c.shape.devices * c.shape.microbatches;
-      if (large.seconds < limit && c.passes.empty() && large.level != Level::kWork &&
-          c.job.keep == KeepsToTry(options_, c.job).back() && cells <= kMostFittedCells)
-        finalists.push_back(large);
-    }
-    std::stable_sort(finalists.begin(), finalists.end(),
-                     [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-    tuned_.unfitted = finalists.size() - std::min(finalists.size(), kMostFinalists);
-    finalists.resize(finalists.size() - tuned_.unfitted);
-    for (Candidate& finalist : finalists) {
-      if (finalist.seconds >= (tuned_.best.empty() ? HUGE_VAL : tuned_.best.front().seconds)) break;
-      Doing(NameOf(finalist) + ", fit-memory");
-      finalist.compile.fit.limit = {MemoryLimit::kBytes, {options_.memory}};
-      finalist.compile.fit.quick = options_.search_seconds == 0;
-      finalist.compile.fit.search_seconds = options_.search_seconds;
-      finalist.fits = true;
-      finalist.lacks.clear();
-      if (Plan(finalist) && finalist.bytes <= options_.memory) Insert(std::move(finalist));
-    }
-  }
-
-  // Among the exact ones. Returns its place.
-  size_t Insert(Candidate candidate) {
-    const auto later = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
-    auto& best = tuned_.best;
-    const auto at = std::upper_bound(best.begin(), best.end(), candidate, later);
-    return static_cast<size_t>(best.insert(at, std::move(candidate)) - best.begin());
-  }
-
-  // The simplest that is no slower than the fastest, but for the model's error. The simplest of
-  // those whose bounds allow it goes on until its time is exact, or too long.
-  void FindSimplest() {
-    auto& best = tuned_.best;
-    const double limit = best.front().seconds * (1 + ModelError(options_));
-    const auto within = [&](const Candidate& c) { return c.seconds <= limit; };
-    for (size_t i = 1; i < best.size(); ++i)
-      if (within(best[i]) && ComplexityOf(best[i]) < ComplexityOf(best[tuned_.pick]))
-        tuned_.pick = i;
-    std::multimap<std::pair<Complexity, double>, Candidate> simpler;
-    const auto take = [&] {
-      while (!open_.empty()) {
-        Candidate next = Next();
-        if (within(next) && ComplexityOf(next) < ComplexityOf(best[tuned_.pick])) {
-          const std::pair key(ComplexityOf(next), next.seconds);
-          simpler.emplace(key, std::move(next));
-        } else {
-          tuned_.rest.push_back(std::move(next));
-        }
-      }
-    };
-    take();
-    for (int tried = 0; !simpler.empty() && tried < kMostSimpler; ++tried) {
-      Candidate next = std::move(simpler.extract(simpler.begin()).mapped());
-      if (next.level == Level::kPlan) {
-        tuned_.pick = Insert(std::move(next));
-        break;
-      }
-      GoOn(std::move(next));
-      take();
-    }
-    for (auto& [key, candidate] : simpler) tuned_.rest.push_back(std::move(candidate));
-    std::sort(tuned_.rest.begin(), tuned_.rest.end(),
-              [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   }
 
   void Doing(const std::string& what) const {
     if (options_.progress) options_.progress(what);
   }
 
+  CompileOptions CompileOf(const Node& node) const {
+    CompileOptions compile;
+    compile.scheme = node.scheme->name;
+    compile.shape = node.shape();
+    compile.replicas = node.replicas;
+    compile.zero = node.variant.zero;
+    compile.rank_order = node.variant.rank_order;
+    compile.passes = node.way == Way::kAll     ? "apply-checkpoint"
+                     : node.way == Way::kMario ? "mario"
+                                               : "";
+    compile.prices = prices_;
+    compile.job = jobs_[node.job];
+    compile.job.layers_per_stage = options_.cuts;
+    compile.balance_layers = options_.cuts.empty();
+    if (node.way != Way::kFit) return compile;
+    compile.fit.limit = {MemoryLimit::kBytes, {options_.memory}};
+    compile.fit.quick = options_.search_seconds == 0;
+    compile.fit.search_seconds = options_.search_seconds;
+    return compile;
+  }
+
+  Candidate CandidateOf(const Node& node) const {
+    CompileOptions compile = CompileOf(node);
+    compile.prices.layouts = nullptr;
+    return {.compile = std::move(compile),
+            .level = node.level,
+            .open = node.open,
+            .counted = node.counted,
+            .seconds = node.seconds,
+            .bytes = node.bytes,
+            .bubble = node.bubble,
+            .parts = node.parts,
+            .fits = node.fits,
+            .lacks = node.lacks};
+  }
+
   void Enumerate() {
-    for (const int tp : LegalPeers(options_, options_.tp)) {
+    for (const int tp : LegalPeers(options_, options_.tp))
       for (const int pp : Divisors(options_.devices / tp, options_.pp)) {
         const int dp = options_.devices / tp / pp;
         if (options_.batch % dp != 0 || (options_.dp > 0 && dp != options_.dp)) continue;
         for (const int size : Divisors(options_.batch / dp, options_.micro_batch_size)) {
-          CompileOptions compile;
-          compile.shape = {
-              .devices = pp, .microbatches = options_.batch / dp / size, .stages_per_device = 0};
-          compile.replicas = dp;
-          compile.prices.profiles = options_.profiles;
-          if (options_.profiles.empty()) compile.prices.machine = options_.machine;
-          compile.job = options_.job;
-          compile.job.tp = tp;
-          compile.job.micro_batch_size = size;
-          compile.balance_layers = options_.cuts.empty();
-          compile.job.layers_per_stage = options_.cuts;
-          for (const bool shares : SequenceParallelToTry(options_, compile.job)) {
-            compile.job.sequence_parallel = shares;
-            compile.job.keep = KeepsToTry(options_, compile.job).front();
-            AddSchemes(compile);
-          }
+          Job job = options_.job;
+          job.tp = tp;
+          job.micro_batch_size = size;
+          for (const bool shares : SequenceParallelToTry(options_, job))
+            AddSchemes({.devices = pp,
+                        .microbatches = options_.batch / dp / size,
+                        .replicas = dp,
+                        .job = jobs_.Of(tp, size, shares)});
         }
       }
+  }
+
+  Result<CostModel> CostsOf(const Program& program) { return CostsOn(prices_, program); }
+
+  void AddSchemes(const Node& base) {
+    Bounds known;
+    for (const auto& [scheme, stages] : SchemesOn(base.devices, base.microbatches)) {
+      Node node = base;
+      node.scheme = scheme;
+      node.stages_per_device = stages;
+      Add(node, std::nullopt, &known);
     }
   }
 
-  Result<CostModel> CostsOf(const Program& program) {
-    return options_.profiles.empty() ? CostsOn(options_.machine, program, &layouts_)
-                                     : CostsOn(options_.profiles, program);
-  }
-
-  void AddSchemes(const CompileOptions& base) {
-    alone_.clear();
+  // Those to try, with their numbers of stages on a device. On one device many schemes are the same
+  // one. Several stages, whose gradients are reduced one by one, and split backwards make others.
+  // No order that there is repeats after more micro-batches than are compared.
+  using Ones = std::vector<std::pair<const Scheme*, int>>;
+  const Ones& SchemesOn(int devices, int microbatches) {
+    const int some = devices > 1 ? 0 : std::min(microbatches, kMostCompared);
+    const auto [found, is_new] = ones_.try_emplace({devices, some});
+    if (!is_new) return found->second;
+    std::vector<std::pair<int, std::vector<Instruction>>> schedules;  // stages, and the list
     for (const Scheme& scheme : Schemes()) {
       if (!options_.scheme.empty() && scheme.name != options_.scheme) continue;
-      if (overlapping_.contains(scheme.name)) continue;
-      CompileOptions compile = base;
-      compile.scheme = scheme.name;
-      for (const int stages : StagesToTry(options_, scheme, base.shape.devices)) {
-        compile.shape.stages_per_device = stages;
-        AddUnlessKnown(compile);
+      for (const int stages : StagesToTry(options_, scheme, devices)) {
+        if (devices == 1 && options_.scheme.empty() && !IsOther(scheme, stages, some, &schedules))
+          continue;
+        found->second.emplace_back(&scheme, stages);
       }
     }
+    return found->second;
   }
 
-  // On one device many schemes are the same one. Several stages, whose gradients are reduced one
-  // by one, and split backwards make others. No order that there is repeats after more
-  // micro-batches than are compared.
-  void AddUnlessKnown(const CompileOptions& compile) {
-    if (compile.shape.devices == 1 && options_.scheme.empty()) {
-      Shape shape = compile.shape;
-      shape.microbatches = std::min(shape.microbatches, kMostCompared);
-      const Result<Program> built = BuildSynchronous(compile.scheme, shape);
-      if (!built.ok()) return;
-      const auto& body = built->lists[0].body;
-      const bool whole = std::none_of(body.begin(), body.end(), [](const Instruction& i) {
-        return i.op == Op::kBackwardInput;
-      });
-      if (built->stages == 1 && whole && compile.scheme != "1f1b") return;
-      const std::pair schedule(built->stages, body);
-      if (std::find(alone_.begin(), alone_.end(), schedule) != alone_.end()) return;
-      alone_.push_back(schedule);
-    }
-    Add(compile, std::nullopt);
+  static bool IsOther(const Scheme& scheme, int stages, int microbatches,
+                      std::vector<std::pair<int, std::vector<Instruction>>>* schedules) {
+    const auto built =
+        BuildSchedule(std::string(scheme.name),
+                      {.devices = 1, .microbatches = microbatches, .stages_per_device = stages});
+    if (!built.ok() || Overlaps(*built)) return false;
+    const auto& body = built->lists[0].body;
+    const bool whole = std::none_of(
+        body.begin(), body.end(), [](const Instruction& i) { return i.op == Op::kBackwardInput; });
+    if (built->stages == 1 && whole && scheme.name != "1f1b") return false;
+    std::pair schedule(built->stages, body);
+    if (std::find(schedules->begin(), schedules->end(), schedule) != schedules->end()) return false;
+    schedules->push_back(std::move(schedule));
+    return true;
   }
 
-  // `decided`: of its variants this one alone.
-  void Add(const CompileOptions& compile, std::optional<Variant> decided) {
-    const int all = compile.shape.microbatches;
-    const Result<Program>& sketch = SketchOf(compile.scheme, compile.shape);
-    if (!sketch.ok()) {
+  // A sketch of a candidate's schedule, with its job; null if it has none.
+  Program* ModelOf(const Node& node) {
+    Sketches::Sketch& sketch = sketches_.Of(*node.scheme, node.shape());
+    if (!sketch.program.ok()) return nullptr;
+    Program& program = *sketch.program;
+    program.replicas = node.replicas;
+    const Status status = jobs_.Put(node.job, *node.scheme, &program);
+    if (!status.ok()) Refuse(status);
+    return status.ok() ? &program : nullptr;
+  }
+
+  // Of candidates of the same sizes, by what bounds see of their schedules.
+  using Bounds = std::map<std::tuple<StageMap, int, uint64_t>, Node>;
+
+  // `decided`: of its variants this one alone. `known`: what has been bounded.
+  void Add(Node node, std::optional<Variant> decided, Bounds* known) {
+    const Scheme& scheme = *node.scheme;
+    const int all = node.microbatches;
+    Sketches::Sketch& sketch = sketches_.Of(scheme, node.shape());
+    if (!sketch.program.ok()) {
       // Of all schemes one is legal; one that was asked for says why it is not.
       if (!options_.scheme.empty())
-        Refuse(sketch.status().In(fmt::format("--scheme: {} with pp {} and {} micro-batches",
-                                              compile.scheme, compile.shape.devices, all)));
+        Refuse(sketch.program.status().In(fmt::format(
+            "--scheme: {} with pp {} and {} micro-batches", scheme.name, node.devices, all)));
       return;
     }
-    if (!compile.passes.empty() && !CheckWholeBackwards(*sketch, compile.passes).ok()) return;
-    auto program = WithJob(sketch, compile);
-    if (!program.ok()) return Refuse(program.status());
-    if (compile.passes == "mario" && int64_t{program->stages} * all > kMostMarioCells) return;
-    const std::vector<Variant> variants =
-        decided ? std::vector{*decided} : VariantsToTry(options_, *program);
-    Candidate candidate{.compile = compile, .open = variants.size() > 1};
-    const bool unfit = !Bound(*program, variants.front(), &candidate);
-    if (unfit || !Fits(candidate, "weights, gradients and optimizer")) return;
-    if (int64_t{program->stages} * all > kMostCells) {
-      candidate.fits = false;
-      candidate.lacks = "more micro-batches than can be compiled";
-      tuned_.large.push_back(std::move(candidate));
+    const int stages = sketch.program->stages;
+    const char* passes = node.way == Way::kNone ? "" : "mario";
+    if (*passes && !CheckWholeBackwards(*sketch.program, passes).ok()) return;
+    if (node.way == Way::kMario && int64_t{stages} * all > kMostMarioCells) return;
+    const std::tuple key(scheme.map, stages, sketch.kinds);
+    const auto same = known != nullptr ? known->find(key) : Bounds::iterator();
+    if (known != nullptr && same != known->end()) {
+      const Node& other = same->second;
+      node.variant = other.variant;
+      node.open = other.open;
+      node.seconds = other.seconds;
+      node.bytes = other.bytes;
+      node.parts = other.parts;
     } else {
-      open_.push(std::move(candidate));
+      Program* program = ModelOf(node);
+      if (program == nullptr) return;
+      const std::vector<Variant> variants =
+          decided ? std::vector{*decided} : VariantsToTry(options_, *program);
+      node.open = variants.size() > 1;
+      if (!Bound(*program, variants.front(), &node)) return;
+      if (known != nullptr) known->emplace(key, node);
+    }
+    if (!Fits(node, "weights, gradients and optimizer")) return;
+    if (int64_t{stages} * all > kMostCells) {
+      node.fits = false;
+      node.lacks = "more micro-batches than can be compiled";
+      large_.push_back(node);
+    } else {
+      open_.push(node);
     }
   }
 
   // By its work, for what it is; an open one takes at least as long as with messages and reductions
   // that take no time, and an optimizer's step that is spread. False: it is refused.
-  bool Bound(Program& program, Variant variant, Candidate* candidate) {
-    candidate->compile.zero = program.zero = variant.zero;
-    candidate->compile.rank_order = program.rank_order = variant.rank_order;
+  bool Bound(Program& program, Variant variant, Node* node) {
+    node->variant = variant;
+    program.zero = variant.zero;
+    program.rank_order = variant.rank_order;
     auto costs = CostsOf(program);
     if (!costs.ok()) {
       Refuse(costs.status());
       return false;
     }
-    const bool recomputes = candidate->compile.passes == "apply-checkpoint";
-    const int all = candidate->compile.shape.microbatches;
-    candidate->parts = PartsByWork(program, *costs, all, recomputes);
-    if (candidate->open)
+    const bool recomputes = node->way == Way::kAll;
+    const int all = node->microbatches;
+    node->parts = PartsByWork(program, *costs, all, recomputes);
+    if (node->open)
       for (PerStage* times : {&costs->comm, &costs->latency, &costs->contention}) *times = {0};
-    candidate->seconds = std::max(candidate->seconds, WorkBound(program, *costs, all, recomputes));
-    const Parts& parts = candidate->parts;
-    candidate->parts.bubble = std::max(0.0, candidate->seconds - parts.compute - parts.optimizer);
-    candidate->bytes = std::max(candidate->bytes, MostLiveBytes(program.Head(), &layouts_));
+    node->seconds = std::max(node->seconds, WorkBound(program, *costs, all, recomputes));
+    const Parts& parts = node->parts;
+    node->parts.bubble = std::max(0.0, node->seconds - parts.compute - parts.optimizer);
+    const LiveBytes live(program, prices_.layouts.get());
+    for (int d = 0; d < program.devices; ++d) node->bytes = std::max(node->bytes, live.Of(d, {}));
     return true;
   }
 
   // Its variants, each with a bound of its own.
-  void Decide(Candidate candidate) {
-    candidate.open = false;
-    auto program =
-        WithJob(SketchOf(candidate.compile.scheme, candidate.compile.shape), candidate.compile);
-    if (!program.ok()) return;
+  void Decide(Node node) {
+    node.open = false;
+    Program* program = ModelOf(node);
+    if (program == nullptr) return;
     for (const Variant& variant : VariantsToTry(options_, *program)) {
-      Candidate one = candidate;
+      Node one = node;
       if (Bound(*program, variant, &one) && Fits(one, "weights, gradients and optimizer"))
-        open_.push(std::move(one));
+        open_.push(one);
     }
-  }
-
-  // The schedule of a candidate, or a sketch of it, with its job.
-  Result<Program> WithJob(Result<Program> program, const CompileOptions& compile) {
-    if (!program.ok()) return program;
-    CopyAttributes(compile, &*program);
-    program->job = compile.job;
-    const std::tuple sizes(compile.job.tp, compile.job.micro_batch_size,
-                           compile.job.sequence_parallel, compile.job.keep);
-    auto costs = layer_costs_.find(sizes);
-    if (costs == layer_costs_.end())
-      costs = layer_costs_.emplace(sizes, LayerCostsOf(compile.job, compile.prices)).first;
-    PP_RETURN_IF_ERROR(costs->second.status());
-    if (compile.balance_layers)
-      program->job->layers_per_stage =
-          BalanceLayers(*program, compile.job.model.layers, *costs->second);
-    PP_RETURN_IF_ERROR(CheckJob(*program->job));
-    return program;
-  }
-
-  // Of one list one instruction of each kind, alone and overlapping: nothing else is asked of a
-  // sketch's lists.
-  static void Shrink(Program* sketch) {
-    sketch->lists.resize(1);
-    std::set<std::pair<Op, bool>> seen;
-    std::vector<Instruction> kinds;
-    for (const Instruction& i : sketch->lists[0].body)
-      if (seen.insert({i.op, i.overlap}).second) kinds.push_back(i);
-    sketch->lists[0].body = std::move(kinds);
-  }
-
-  // Its pipes, and what one list has, for as few micro-batches as show them. Most candidates share
-  // theirs.
-  const Result<Program>& SketchOf(const std::string& scheme, Shape shape) {
-    const int all = shape.microbatches;
-    const int few = std::min(2 * shape.devices, all);
-    const std::tuple key(scheme, shape.devices, shape.stages_per_device, few);
-    const auto found = sketches_.find(key);
-    // A scheme may refuse so few of them.
-    if (found != sketches_.end() && (found->second.ok() || few == all)) return found->second;
-    Result<Program> program = Status::Invalid("");
-    for (const int some : {few, all})
-      if (!program.ok() && int64_t{some} * shape.devices <= kMostCells) {
-        shape.microbatches = some;
-        program = BuildSchedule(scheme, shape);
-      }
-    if (program.ok() && Overlaps(*program)) {  // whatever the size
-      overlapping_.insert(scheme);
-      program = Status::Invalid("its steps overlap, on older weights (one that trains as others)");
-    }
-    if (program.ok()) Shrink(&*program);
-    return sketches_.insert_or_assign(key, std::move(program)).first->second;
   }
 
   void Refuse(const Status& status) {
     if (refused_.ok()) refused_ = status;
   }
 
-  bool Fits(Candidate& candidate, const char* takes) {
-    candidate.fits = candidate.bytes <= options_.memory;
-    if (candidate.fits) return true;
-    candidate.lacks = takes;
-    tuned_.large.push_back(candidate);
+  bool Fits(Node& node, const char* takes) {
+    node.fits = node.bytes <= options_.memory;
+    if (node.fits) return true;
+    node.lacks = takes;
+    large_.push_back(node);
     return false;
+  }
+
+  // Several that are next are compiled at the same time, however many processors there are: so the
+  // outcome is the same everywhere.
+  void PlanSome(const Node& first) {
+    std::vector<Node> nodes = {first};
+    while (!open_.empty() && open_.top().level == Level::kSchedule && nodes.size() < kAtOnce)
+      nodes.push_back(Next());
+    Doing(NameOf(first));
+    std::vector<std::future<bool>> planned;
+    for (Node& node : nodes)
+      planned.push_back(std::async(kInBackground, [this, &node] { return Plan(node); }));
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (!planned[i].get()) continue;
+      if (Fits(nodes[i], "the whole plan")) {
+        open_.push(nodes[i]);
+      } else {
+        AddSmaller(nodes[i]);
+      }
+    }
   }
 
   // To the next level, or to a closer bound of the same one. A candidate that turns out to be
   // illegal is none.
-  void GoOn(Candidate candidate) {
-    Doing(NameOf(candidate));
-    if (candidate.open) return Decide(std::move(candidate));
-    const bool scheduled = candidate.level == Level::kSchedule;
-    if (!(scheduled ? Plan(candidate) : Schedule(candidate))) return;
-    if (Fits(candidate, scheduled ? "the whole plan" : "values that its schedule keeps")) {
-      open_.push(std::move(candidate));
+  void GoOn(Node node) {
+    Doing(NameOf(node));
+    if (node.open) return Decide(node);
+    const bool scheduled = node.level == Level::kSchedule;
+    if (!(scheduled ? Plan(node) : Schedule(node))) return;
+    if (Fits(node, scheduled ? "the whole plan" : "values that its schedule keeps")) {
+      open_.push(node);
     } else {
-      AddSmaller(candidate.compile);
+      AddSmaller(node);
     }
   }
 
-  static std::string NameOf(const Candidate& candidate) {
-    const CompileOptions& c = candidate.compile;
-    return fmt::format("{} pp {} tp {} dp {}", c.scheme, c.shape.devices, c.job.tp, c.replicas);
+  std::string NameOf(const Node& node) const {
+    return fmt::format("{} pp {} tp {} dp {}", node.scheme->name, node.devices, jobs_[node.job].tp,
+                       node.replicas);
   }
 
   // Ways to train the same in less memory: what keeps less, then what recomputes.
-  void AddSmaller(CompileOptions compile) {
-    if (!compile.passes.empty()) return;
-    const Variant variant{compile.zero, compile.rank_order};
-    const auto keeps = KeepsToTry(options_, compile.job);
-    const auto kept = std::find(keeps.begin(), keeps.end(), compile.job.keep);
-    if (kept == keeps.begin()) {
-      for (size_t i = 1; i < keeps.size(); ++i) {
-        compile.job.keep = keeps[i];
-        Add(compile, variant);
-      }
+  void AddSmaller(const Node& large) {
+    if (large.way != Way::kNone) return;
+    Node node = large;
+    node.level = Level::kWork;
+    node.counted = false;
+    node.seconds = node.bytes = 0;
+    for (const int job : jobs_.Smaller(large.job)) {
+      node.job = job;
+      Add(node, large.variant, nullptr);
     }
-    if (kept + 1 != keeps.end()) return;
-    for (const char* passes : {"apply-checkpoint", "mario"}) {
-      compile.passes = passes;
-      Add(compile, variant);
+    if (!jobs_.KeepsLeast(large.job)) return;
+    for (const Way way : {Way::kAll, Way::kMario}) {
+      node.way = way;
+      Add(node, large.variant, nullptr);
     }
+  }
+
+  // Its whole schedule, with its job.
+  Result<Program> Build(const Node& node) {
+    Program* model = ModelOf(node);
+    if (model == nullptr) return Status::Invalid("no schedule");
+    auto program = BuildSchedule(std::string(node.scheme->name), node.shape());
+    if (!program.ok()) return program;
+    CopyAttributes(CompileOf(node), &*program);
+    program->job = model->job;
+    return program;
   }
 
   // Whether a candidate's lists, gone through one by one, keep what a device holds; most do not.
   // They are not asked where that is not the whole answer. Counts the bytes. False, without too
   // many bytes: the candidate is illegal.
-  bool ListsFit(Candidate& candidate) {
-    const CompileOptions& compile = candidate.compile;
-    const Scheme& scheme =
-        *std::find_if(Schemes().begin(), Schemes().end(),
-                      [&](const Scheme& other) { return other.name == compile.scheme; });
-    if (scheme.finish != nullptr || !compile.passes.empty()) return true;
-    const auto sketch = WithJob(SketchOf(compile.scheme, compile.shape), compile);
-    if (!sketch.ok()) return false;
-    const LiveBytes live(*sketch, &layouts_);
-    const Status status =
-        VisitLists(scheme, compile.shape, [&](int device, const std::vector<Instruction>& list) {
-          candidate.bytes = std::max(candidate.bytes, live.Of(device, list));
-        });
-    return status.ok() && candidate.bytes <= options_.memory;
+  bool ListsFit(Node& node) {
+    if (node.scheme->finish != nullptr || node.way != Way::kNone) return true;
+    Program* model = ModelOf(node);
+    if (model == nullptr) return false;
+    model->zero = node.variant.zero;
+    const LiveBytes live(*model, prices_.layouts.get());
+    const Status status = VisitLists(*node.scheme, node.shape(),
+                                     [&](int device, const std::vector<Instruction>& list) {
+                                       node.bytes = std::max(node.bytes, live.Of(device, list));
+                                     });
+    return status.ok() && node.bytes <= options_.memory;
   }
 
   // What Mario's passes recompute follows from the order of the lists alone, before forwards move:
   // that takes far longer, and most candidates recompute too much to be worth it.
-  bool Schedule(Candidate& candidate) {
-    if (!ListsFit(candidate)) return candidate.bytes > options_.memory;
-    auto program = WithJob(BuildSchedule(candidate.compile.scheme, candidate.compile.shape),
-                           candidate.compile);
+  bool Schedule(Node& node) {
+    if (!ListsFit(node)) return node.bytes > options_.memory;
+    auto program = Build(node);
     if (!program.ok()) return false;
     const auto costs = CostsOf(*program);
     if (!costs.ok()) return false;
     PassContext context{.costs = *costs};
     context.costs.reduce = {0};  // the lists do not have them yet
-    const bool mario = candidate.compile.passes == "mario";
-    for (const Pass& pass : Passes())
-      if (pass.name == candidate.compile.passes && !pass.run(*program, context).ok()) return false;
+    const bool mario = node.way == Way::kMario;
+    if (node.way == Way::kAll && !ApplyCheckpoint(*program, context).ok()) return false;
     for (const Pass& pass : MarioPasses()) {
-      if (!mario || (pass.run == PreposeForward && !candidate.counted)) continue;
+      if (!mario || (pass.run == PreposeForward && !node.counted)) continue;
       if (!pass.run(*program, context).ok()) return false;
     }
-    candidate.bytes = std::max(candidate.bytes, MostLiveBytes(*program, &layouts_));
-    if (mario && !std::exchange(candidate.counted, true)) {
-      candidate.seconds =
-          std::max(candidate.seconds, WorkBound(*program, *costs, program->microbatches, false));
+    node.bytes = std::max(node.bytes, MostLiveBytes(*program, prices_.layouts.get()));
+    if (mario && !std::exchange(node.counted, true)) {
+      node.seconds =
+          std::max(node.seconds, WorkBound(*program, *costs, program->microbatches, false));
       return true;
     }
-    candidate.level = Level::kSchedule;
-    if (candidate.bytes > options_.memory) return true;
+    node.level = Level::kSchedule;
+    if (node.bytes > options_.memory) return true;
     const auto spans =
         IdealTimeline(*program, FindMessages(*program), Durations(context.costs, *program));
     if (!spans.ok()) return false;
-    candidate.seconds = std::max(candidate.seconds, ScheduleBound(*program, *costs, *spans));
+    node.seconds = std::max(node.seconds, ScheduleBound(*program, *costs, *spans));
     return true;
   }
 
   // What does not fit is compiled no further, and its time stays a bound. What fits is proved to
-  // the end: the simulation shows the progress. No plan is kept: the best is compiled once more.
-  bool Plan(Candidate& candidate) {
-    CompileOptions compile = candidate.compile;
+  // the end: the simulation shows the progress. No plan is kept: the pick is compiled once more.
+  // `kept`: the plan, for a rival.
+  bool Plan(Node& node, Rival* kept = nullptr) {
+    CompileOptions compile = CompileOf(node);
     compile.proves = false;
     compile.leaves = Form::kPlan;
     auto program = Compile(compile);
     if (!program.ok()) return false;
-    candidate.bytes = ArenaOf(*program);
-    if (candidate.bytes > options_.memory) return true;
+    node.bytes = ArenaOf(*program);
+    if (node.bytes > options_.memory) return true;
     const auto costs = pp::CostsOf(*program);
     if (!costs.ok() || !AddEvaluation(*program, {.costs = *costs}).ok()) return false;
-    candidate.bytes = ArenaOf(*program);
-    if (candidate.bytes > options_.memory) return true;
+    node.bytes = ArenaOf(*program);
+    if (node.bytes > options_.memory) return true;
     for (DeviceList& list : program->lists) list.evaluation = std::vector<Instruction>();
     std::vector<WaitsFor> waits_for;
     if (!VerifyLists(*program, Depth::kPlan, &waits_for).ok()) return false;
-    const auto replay = Replay::Make(*program, std::exchange(waits_for, {}));
+    const auto replay = Replay::Make(*program, waits_for);
     const auto makespan = replay.ok() ? replay->Makespan(*costs) : Result<double>(replay.status());
     if (!makespan.ok()) return false;
-    candidate.seconds = *makespan;
+    node.seconds = *makespan;
+    if (kept != nullptr) {
+      const auto parts = PartsOf(*program, *replay, *costs, *makespan);
+      if (!parts.ok()) return false;
+      node.parts = *parts;
+    }
     const double busy = MeanBusyTime(*program, *costs, [](Op) { return true; });
-    if (*makespan > 0) candidate.bubble = 1 - busy / *makespan;
-    const auto parts = PartsOf(*program, *replay, *costs, *makespan);
-    if (!parts.ok()) return false;
-    candidate.parts = *parts;
-    candidate.level = Level::kPlan;
+    if (*makespan > 0) node.bubble = 1 - busy / *makespan;
+    node.level = Level::kPlan;
+    if (kept != nullptr) {
+      kept->plan = std::move(*program);
+      kept->waits_for = std::move(waits_for);
+    }
     return true;
   }
 
@@ -550,43 +522,207 @@ class Tuner {
     return static_cast<double>(most);
   }
 
-  // The plan that was picked, with its evaluation, proved.
-  Status CompileBest() {
+  // Of those that could be faster by more than the error, if they fitted, a few are fitted: what at
+  // least has to be recomputed is counted in their bounds.
+  void FitFinalists() {
+    std::vector<Node> finalists;
+    for (const Node& large : large_) {
+      const int64_t cells =
+          int64_t{std::max(1, large.stages_per_device)} * large.devices * large.microbatches;
+      if (large.way != Way::kNone || large.level == Level::kWork || !jobs_.KeepsLeast(large.job) ||
+          cells > kMostFittedCells || large.seconds >= Fastest(best_))
+        continue;
+      Node node = large;
+      node.seconds += LeastRecomputed(large);
+      if (node.seconds * (1 + ModelError(options_)) < Fastest(best_)) finalists.push_back(node);
+    }
+    std::stable_sort(finalists.begin(), finalists.end(), Sooner);
+    for (size_t i = 0; i < finalists.size() && finalists[i].seconds < Fastest(best_); ++i) {
+      if (i >= kMostFinalists) {
+        ++tuned_.unfitted;
+        continue;
+      }
+      Node& node = finalists[i];
+      node.way = Way::kFit;
+      node.fits = true;
+      Doing(NameOf(node) + ", fit-memory");
+      if (Plan(node) && node.bytes <= options_.memory) Insert(node);
+    }
+  }
+
+  static double Fastest(const std::vector<Node>& best) {
+    return best.empty() ? HUGE_VAL : best.front().seconds;
+  }
+
+  // For the bytes that are too many: of the stages, the least time that frees a byte.
+  double LeastRecomputed(const Node& node) {
+    Program* model = ModelOf(node);
+    if (model == nullptr) return HUGE_VAL;
+    model->zero = node.variant.zero;
+    const auto costs = CostsOf(*model);
+    if (!costs.ok()) return HUGE_VAL;
+    const std::vector<double> shares = model->Shares();
+    double per_byte = HUGE_VAL;
+    for (int s = 0; s < model->stages; ++s) {
+      const auto stash =
+          static_cast<double>(prices_.layouts->Of(*model->job, s).layout.stash_bytes);
+      if (stash > 0) per_byte = std::min(per_byte, At(costs->r, s) * shares[s] / stash);
+    }
+    return per_byte < HUGE_VAL ? per_byte * (node.bytes - options_.memory) : HUGE_VAL;
+  }
+
+  // Among the exact ones. Returns its place.
+  size_t Insert(const Node& node) {
+    const auto at = std::upper_bound(best_.begin(), best_.end(), node, Sooner);
+    return static_cast<size_t>(best_.insert(at, node) - best_.begin());
+  }
+
+  // The simplest that is no slower than the fastest, but for the model's error. The simplest of
+  // those whose bounds allow it goes on until its time is exact, or too long.
+  void FindSimplest() {
+    const auto limit = [&] { return best_.front().seconds * (1 + ModelError(options_)); };
+    const auto complexity = [&](const Node& node) { return ComplexityOf(CandidateOf(node)); };
+    Node pick = best_.front();
+    const auto simpler_than_pick = [&](const Node& node) {
+      return node.seconds <= limit() && complexity(node) < complexity(pick);
+    };
+    for (const Node& other : best_)
+      if (simpler_than_pick(other)) pick = other;
+    std::multimap<std::pair<Complexity, double>, Node> simpler;
+    const auto take = [&] {
+      while (!open_.empty()) {
+        const Node next = Next();
+        if (next.level != Level::kPlan && next.seconds < best_.front().seconds) {
+          GoOn(next);  // what does not fit has led to it
+        } else if (next.seconds < best_.front().seconds) {
+          Insert(next);
+          if (pick.seconds > limit()) pick = next;
+        } else if (simpler_than_pick(next)) {
+          simpler.emplace(std::pair(complexity(next), next.seconds), next);
+        } else {
+          rest_.push_back(next);
+        }
+      }
+    };
+    take();
+    for (int tried = 0; !simpler.empty() && tried < kMostSimpler; ++tried) {
+      const Node next = simpler.extract(simpler.begin()).mapped();
+      if (next.level == Level::kPlan) {
+        pick = next;
+        Insert(next);
+        break;
+      }
+      GoOn(next);
+      take();
+    }
+    for (const auto& [key, node] : simpler) rest_.push_back(node);
+    // The pick, and of the others as many as are shown.
+    for (size_t i = best_.size(); i-- > options_.shown;)
+      if (complexity(best_[i]) != complexity(pick) || best_[i].seconds != pick.seconds) {
+        rest_.push_back(best_[i]);
+        best_.erase(best_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    const auto found = std::find_if(best_.begin(), best_.end(), [&](const Node& node) {
+      return complexity(node) == complexity(pick) && node.seconds == pick.seconds;
+    });
+    tuned_.pick = static_cast<size_t>(found - best_.begin());
+    std::stable_sort(rest_.begin(), rest_.end(), Sooner);
+  }
+
+  // What is shown is compiled once more, for its parts: few of those that are compiled are shown.
+  void Hand() {
+    for (Node& node : best_) {
+      Rival again;
+      Plan(node, &again);
+    }
+    for (const auto& [from, to] :
+         {std::pair(&best_, &tuned_.best), {&rest_, &tuned_.rest}, {&large_, &tuned_.large}})
+      for (const Node& node : *from) to->push_back(CandidateOf(node));
+  }
+
+  // The plan that was picked, with its evaluation, proved, and what it depends on.
+  Status CompilePick() {
     CompileOptions compile = tuned_.best[tuned_.pick].compile;
     compile.proves = false;
     auto program = Compile(compile);
     PP_RETURN_IF_ERROR(program.status());
     std::vector<WaitsFor> waits_for;
     PP_RETURN_IF_ERROR(Verify(*program, Depth::kPlan, &waits_for));
-    if (options_.profiles.empty() && options_.depends) {
-      Doing("what it depends on");
-      auto dependences = DependencesOf(options_, *program, waits_for, tuned_.best.front().seconds);
-      PP_RETURN_IF_ERROR(dependences.status());
-      tuned_.dependences = std::move(*dependences);
-    }
     tuned_.model_operations = OperationsOf(*program);
     tuned_.plan = std::move(*program);
+    if (!options_.profiles.empty()) return {};
+    std::vector<Rival> rivals;
+    rivals.push_back({tuned_.best[tuned_.pick], *tuned_.plan, std::move(waits_for)});
+    for (DeviceList& list : rivals[0].plan.lists) list.evaluation.clear();
+    FindRivals(&rivals);
+    Doing("what it depends on");
+    auto dependences = DependencesOf(options_, std::move(rivals));
+    PP_RETURN_IF_ERROR(dependences.status());
+    tuned_.dependences = std::move(*dependences);
     return {};
   }
 
+  // The plan with the least bound of each tp, pp and order of ranks but the pick's, as far as it
+  // fits: those with the least bounds.
+  void FindRivals(std::vector<Rival>* rivals) {
+    using Key = std::tuple<int, int, RankOrder>;
+    std::map<Key, Node> least;
+    const auto consider = [&](const Node& node) {
+      const Key key(jobs_[node.job].tp, node.devices, node.variant.rank_order);
+      const auto [other, is_new] = least.try_emplace(key, node);
+      if (!is_new && node.seconds < other->second.seconds) other->second = node;
+    };
+    for (const auto* list : {&best_, &rest_})
+      for (const Node& node : *list) {
+        Program* program = node.open ? ModelOf(node) : nullptr;
+        const Key one(jobs_[node.job].tp, node.devices, RankOrder::kTpPpDp);
+        if (const auto known = least.find(one);
+            known != least.end() && known->second.seconds <= node.seconds &&
+            least.contains({std::get<0>(one), std::get<1>(one), RankOrder::kTpDpPp}))
+          continue;
+        if (program == nullptr) {
+          consider(node);
+          continue;
+        }
+        for (const Variant& variant : VariantsToTry(options_, *program)) {
+          Node decided = node;
+          decided.open = false;
+          if (Bound(*program, variant, &decided) && decided.bytes <= options_.memory)
+            consider(decided);
+        }
+      }
+    std::vector<Node> order;
+    for (const auto& [key, node] : least) order.push_back(node);
+    std::stable_sort(order.begin(), order.end(), Sooner);
+    const CompileOptions& pick = tuned_.best[tuned_.pick].compile;
+    const Key own(pick.job.tp, pick.shape.devices, pick.rank_order);
+    for (Node& node : order) {
+      if (rivals->size() > kMostRivals) return;
+      if (Key(jobs_[node.job].tp, node.devices, node.variant.rank_order) == own) continue;
+      Rival rival;
+      Doing(NameOf(node));
+      if (!Plan(node, &rival) || node.bytes > options_.memory) continue;
+      rival.candidate = CandidateOf(node);
+      rivals->push_back(std::move(rival));
+    }
+  }
+
   Status CheckFound() const {
-    if (!tuned_.best.empty()) return {};
-    if (tuned_.large.empty() && !refused_.ok()) return refused_;
-    if (tuned_.large.empty())
+    if (!best_.empty()) return {};
+    if (large_.empty() && !refused_.ok()) return refused_;
+    if (large_.empty())
       return Status::Invalid(
           "--devices: no scheme, pipeline and micro-batch size is legal for them, the model and "
           "the batch");
-    const Candidate& least =
-        *std::min_element(tuned_.large.begin(), tuned_.large.end(),
+    const Node& least =
+        *std::min_element(large_.begin(), large_.end(),
                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
     if (least.bytes <= options_.memory)
       return Status::Invalid(
           fmt::format("--global-batch-size: {} ({})", options_.batch, least.lacks));
     return Status::Invalid(fmt::format(
-        "--device-memory: {:.4g} GiB hold no plan ({} with pp {}, tp {}, dp {} needs {:.4g} GiB at "
-        "least: {})",
-        options_.memory / (1 << 30), least.compile.scheme, least.compile.shape.devices,
-        least.compile.job.tp, least.compile.replicas, least.bytes / (1 << 30), least.lacks));
+        "--device-memory: {:.4g} GiB hold no plan ({} needs {:.4g} GiB at least: {})",
+        options_.memory / (1 << 30), NameOf(least), least.bytes / (1 << 30), least.lacks));
   }
 
   // Of a step: 6N + 12LCT for each token, but 4 for what is frozen, which has no weight gradient.
@@ -608,14 +744,13 @@ class Tuner {
   }
 
   const TuneOptions& options_;
-  std::priority_queue<Candidate, std::vector<Candidate>, Later> open_;
+  PriceSource prices_;
+  Jobs jobs_;
+  Sketches sketches_;
+  std::map<std::pair<int, int>, Ones> ones_;
+  std::priority_queue<Node, std::vector<Node>, Later> open_;
+  std::vector<Node> best_, rest_, large_;
   Tuned tuned_;
-  Layouts layouts_;
-  // By tp, micro-batch size, sequence parallelism and what is kept.
-  std::map<std::tuple<int, int, bool, std::vector<OperatorKind>>, Result<LayerCosts>> layer_costs_;
-  std::map<std::tuple<std::string, int, int, int>, Result<Program>> sketches_;
-  std::set<std::string, std::less<>> overlapping_;               // schemes
-  std::vector<std::pair<int, std::vector<Instruction>>> alone_;  // stages, and the list
   Status refused_;  // the first candidate that was legal but for its job or costs
 };
 

@@ -46,7 +46,7 @@ struct TuneOptions {
   int devices = 0;    // of the machine, in all
   double memory = 0;  // bytes of a device
   int batch = 0;      // sequences in a step, over all replicas
-  size_t shown = 5;   // candidates whose time is exact
+  size_t shown = 3;   // candidates whose time is exact
   // What is given: nothing or 0 is free.
   std::string scheme;
   int pp = 0, tp = 0, dp = 0, micro_batch_size = 0, stages_per_device = 0;
@@ -57,14 +57,13 @@ struct TuneOptions {
   std::vector<int> cuts;    // layers of each stage, if they are given: 1f1b or interleaved
   std::vector<int> beside;  // the same, to be compared with the pick
   double tokens = 0;        // of the whole training
-  bool depends = true;      // whether to look for Tuned::dependences
   std::function<void(const std::string& doing)> progress;
 };
 
 // What tune does not look at.
 inline constexpr std::string_view kNotConsidered =
-    "FSDP and ZeRO-2 and 3, context parallelism, expert parallelism, offloading, --stage-map, "
-    "--group-size";
+    "FSDP and ZeRO-2 and 3, context and expert parallelism, offloading, stages of unequal numbers "
+    "of layers but for the first and the last, --stage-map, --group-size";
 
 enum class Level : uint8_t { kWork, kSchedule, kPlan };
 
@@ -84,8 +83,8 @@ struct Candidate {
   std::string lacks;  // if it does not fit: what takes the memory, or that it is too long a plan
 };
 
-// What the pick depends on: with a price of the machine that many times as large another plan is
-// faster than it by more than the model's error.
+// What the pick depends on: with a price of the machine that many times as large the best plan of
+// another layout is faster than it by more than the model's error.
 struct Dependence {
   std::string_view price;  // "between.bandwidth"
   double value = 0;        // as it is, in bytes per second
@@ -93,7 +92,7 @@ struct Dependence {
     double factor = 1;
     Candidate pick;  // the fastest then
   };
-  std::optional<Change> lower, higher;  // the nearest to 1; nothing: none from 1/16 to 16 times
+  std::optional<Change> lower, higher;  // near to 1; nothing: none at a sixteenth, at 16 times
 };
 
 struct Tuned {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "schema/model/work.h"
+#include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
 
 namespace pp {
@@ -105,6 +106,11 @@ Durations::Durations(const CostModel& costs, const Program& program) {
     post_.push_back(program.p2p == P2p::kBlocking ? 0 : At(costs.post, s));
     std::vector<double>& shares = shares_.emplace_back();
     if (At(costs.reduce, s) == 0) continue;
+    if (IsLikeBefore(program, s) && !shares_[s - 1].empty() &&
+        std::find(tied.begin(), tied.end(), s) == tied.end()) {
+      shares = shares_[s - 1];
+      continue;
+    }
     int64_t bytes = 0;
     const std::vector<Bucket> buckets = BucketsOf(program, s);
     for (const Bucket& bucket : buckets) bytes += bucket.bytes;

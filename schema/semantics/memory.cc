@@ -6,6 +6,7 @@
 #include <map>
 #include <type_traits>
 
+#include "schema/semantics/alike.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -22,7 +23,9 @@ ValueBytes::ValueBytes(const Program& program) {
   };
   for (int s = 0; s < program.stages; ++s) {
     const bool first = s == 0, last = s == program.stages - 1;
-    if (program.job) {
+    if (IsLikeBefore(program, s)) {
+      for (auto& stages : bytes_) stages[s] = stages[s - 1];
+    } else if (program.job) {
       const StageLayout layout = LayoutStage(*program.job, s);
       of(Kind::kTokens, s) = layout.tokens_bytes;
       of(Kind::kTargets, s) = layout.targets_bytes;

@@ -6,6 +6,7 @@
 
 #include "schema/model/layout.h"
 #include "schema/model/workspace.h"
+#include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
 
 namespace pp {
@@ -30,8 +31,11 @@ int64_t Times(int64_t count, int64_t bytes) {
 
 Regions::Regions(const Program& program)
     : program_(program), placement_(program), tied_members_(TiedMembers(program)) {
-  for (int stage = 0; stage < program.stages && program.job && program.clip; ++stage)
-    norm_bytes_ += program.job->tp * LayoutStage(*program.job, stage).norm_blocks * sizeof(double);
+  int64_t blocks = 0;
+  for (int stage = 0; stage < program.stages && program.job && program.clip; ++stage) {
+    if (!IsLikeBefore(program, stage)) blocks = LayoutStage(*program.job, stage).norm_blocks;
+    norm_bytes_ += program.job->tp * blocks * static_cast<int64_t>(sizeof(double));
+  }
 }
 
 std::vector<Region> Regions::On(int device) const {

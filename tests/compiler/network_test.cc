@@ -88,7 +88,9 @@ TEST_CASE("an all-reduce has the latency of the better of a ring and a tree, its
   const GroupShape shape{16, 16, 1};
   CHECK(SecondsOf(machine, shape, 1e-9) == Approx(2 * 4 * 0.1).epsilon(1e-6));
   CHECK(SecondsOf(machine, shape, 1e-9, Collective::kScatterAndGather) ==
-        Approx(2 * 15 * 0.1).epsilon(1e-6));
+        Approx(2 * 4 * 0.1).epsilon(1e-6));
+  CHECK(SecondsOf(machine, {16, 8, 2}, 1e-9, Collective::kScatterAndGather) ==
+        Approx(2 * 15.0 / 16 * 8 * 0.1).epsilon(1e-6));
   CHECK(CollectiveSeconds(machine, Collective::kAllReduce, shape, 16, 1e-9, 3) ==
         Approx(3 * 2 * 4 * 0.1).epsilon(1e-6));
 }

@@ -1,0 +1,98 @@
+// What the search of tune works on: candidates, of which there are tens of thousands, as small as
+// they can be. The model's part of one, and what belongs to it, is in a table (Jobs), its schedule
+// is built when it is needed (Sketches).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "compiler/balance.h"
+#include "compiler/scheme.h"
+#include "compiler/tune/space.h"
+#include "compiler/tune/tune.h"
+#include "schema/base/status.h"
+#include "schema/program.h"
+
+namespace pp {
+
+// What recomputes.
+enum class Way : uint8_t { kNone, kAll, kMario, kFit };
+
+struct Node {
+  const Scheme* scheme = nullptr;
+  int devices = 0;            // of a pipeline
+  int stages_per_device = 0;  // 0: the scheme's own
+  int microbatches = 0, replicas = 0;
+  int job = 0;  // of Jobs
+  Variant variant;
+  Way way = Way::kNone;
+  Level level = Level::kWork;
+  bool open = false, counted = false, fits = true;  // as Candidate has them
+  double seconds = 0, bytes = 0, bubble = 0;
+  Parts parts;
+  const char* lacks = "";
+
+  Shape shape() const {
+    return {
+        .devices = devices, .microbatches = microbatches, .stages_per_device = stages_per_device};
+  }
+};
+
+// The model's part of candidates: sizes, sequence parallelism and what is kept.
+class Jobs {
+ public:
+  struct Entry {
+    Job job;
+    std::vector<std::vector<OperatorKind>> keeps;  // that there are, the most first
+    size_t keep = 0;                               // of them, the job's
+    Status legal;
+    Result<LayerCosts> costs = LayerCosts();
+    std::map<std::tuple<StageMap, int, int>, std::vector<int>> layers;  // of devices and stages
+  };
+  Jobs(const TuneOptions& options, const PriceSource& prices)
+      : options_(options), prices_(prices) {}
+
+  // The number of the one with these sizes that keeps the most.
+  int Of(int tp, int size, bool sequence_parallel);
+  // Those that keep less; none but of the one that keeps the most.
+  std::vector<int> Smaller(int job);
+  bool KeepsLeast(int job) const { return entries_[job]->keep + 1 == entries_[job]->keeps.size(); }
+  const Job& operator[](int job) const { return entries_[job]->job; }
+  // Gives the program this job, with its layers on the stages. Error: it is not legal, or has a
+  // stage between the first and the last that has no layer.
+  Status Put(int job, const Scheme& scheme, Program* program);
+
+ private:
+  int Add(Job job, std::vector<std::vector<OperatorKind>> keeps, size_t keep);
+
+  const TuneOptions& options_;
+  const PriceSource& prices_;
+  std::map<std::tuple<int, int, bool, size_t>, int> numbers_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+};
+
+// Schedules of which only the pipes, and which kinds of instructions one list has, are there, for
+// as few micro-batches as show them. Most candidates share theirs.
+class Sketches {
+ public:
+  struct Sketch {
+    Result<Program> program;
+    uint64_t kinds = 0;  // of instructions: two that have the same, and pipes, have the same bounds
+  };
+  Sketch& Of(const Scheme& scheme, Shape shape);
+  // Whether its steps overlap, so that it trains otherwise, as far as is known.
+  bool Overlaps(const Scheme& scheme) const { return overlapping_.contains(scheme.name); }
+
+ private:
+  std::map<std::tuple<std::string_view, int, int, int>, Sketch> sketches_;
+  std::map<std::string_view, bool> overlapping_;
+};
+
+bool Overlaps(const Program& program);
+
+}  // namespace pp
