@@ -64,6 +64,7 @@ class Case(unittest.TestCase):
         for scheme in pipec.schemes():
             yield pipec.compile(scheme=scheme["name"], devices=4, microbatches=8)
         yield pipec.compile(scheme="zb-v", devices=2, microbatches=3, p2p="blocking", dp=2)
+        yield pipec.compile(scheme="1f1b", devices=2, microbatches=2, dp=3, rank_order="tp,dp,pp")
         yield pipec.compile(
             scheme="1f1b", devices=4, microbatches=8, passes="mario", grad_norm="off"
         )
@@ -256,6 +257,7 @@ class Reading(Case):
                     [pipe["device_of"] for pipe in shown["pipes"]],
                 )
                 self.assertEqual(list(plan.pipe_of), shown["pipe_of"])
+                self.assertEqual(plan.rank_order, shown["rank_order"])
                 for routine, key in (
                     ("prologue",) * 2,
                     ("step", "body"),
@@ -311,7 +313,9 @@ class Reading(Case):
             grad_norm="off",
             costs="f=1,b=3",
             passes="apply-checkpoint",
+            rank_order="tp,dp,pp",
         )
+        self.assertEqual(plan.rank_order, "tp,dp,pp")
         job = plan.job
         self.assertEqual(job.pop("model")["n_embd"], 8)
         self.assertEqual(
@@ -342,6 +346,7 @@ class Reading(Case):
         self.assertEqual(
             (plain.replicas, plain.zero, plain.clip, plain.costs, plain.job), (1, 0, True, "", None)
         )
+        self.assertEqual(plain.rank_order, "tp,pp,dp")
         self.assertEqual(
             repr(plain), "<pipec.Plan gpipe: 1 devices, 1 stages, 1 micro-batches, async>"
         )

@@ -121,7 +121,7 @@ class Failures(unittest.TestCase):
             found = re.search(rf"rank {rank}, instruction (\d+) '([^']*)'", line)
             self.assertIsNotNone(found, f"rank {rank} in: {line}")
             index, text = found.groups()
-            self.assertEqual(plan.lists()[rank % plan.devices].text(int(index)), text)
+            self.assertEqual(plan.lists()[pipec.torch.place(plan, rank).device].text(int(index)), text)
             self.assertEqual(text, expected.get(rank, text))
 
     def check_signal(self, victim: int, number: int) -> None:

@@ -34,12 +34,14 @@ def proved(plan) -> dict:
 
 def expected_calls(plan, rank: int, nccl: dict) -> list[Expected]:
     """What the plan's list has for NCCL, in the communicators of the proof."""
-    replica, device = divmod(rank, plan.devices)
+    places = [pipec.torch.place(plan, at) for at in range(plan.devices * plan.replicas)]
+    rank_at = {(at.replica, at.device): at.rank for at in places}
+    replica, device = places[rank].replica, places[rank].device
     blocking = plan.p2p == "blocking"
 
     def ranks_of(communicator: dict) -> frozenset:
         replicas = range(plan.replicas) if communicator["replicas"] else [replica]
-        return frozenset(r * plan.devices + d for r in replicas for d in communicator["devices"])
+        return frozenset(rank_at[r, d] for r in replicas for d in communicator["devices"])
 
     calls = []
     for row in plan.lists()[device].rows():
@@ -51,7 +53,7 @@ def expected_calls(plan, rank: int, nccl: dict) -> list[Expected]:
             name = row.op[:4].lower()
             calls.append(Expected(name if blocking else "i" + name, number,
                                   ranks_of(nccl["communicators"][number]),
-                                  replica * plan.devices + row.peer))
+                                  rank_at[replica, row.peer]))
         elif row.op.startswith("REDUCE"):
             for collective in nccl["collectives"]:
                 wanted = row.op, max(row.stage, -1), max(row.bucket, -1)
@@ -129,11 +131,15 @@ class Calls(unittest.TestCase):
                         plan = compiled(scheme, "plain", p2p, replicas, devices)
                         if plan is not None:
                             yield plan
+        for scheme, p2p in (("chimera", "async"), ("1f1b", "blocking")):
+            yield pipec.compile(scheme=scheme, devices=2, microbatches=4, dp=3, p2p=p2p,
+                                rank_order="tp,dp,pp")
 
     def test_every_scheme(self):
         count = 0
         for plan in self.plans():
-            with self.subTest(scheme=plan.scheme, p2p=plan.p2p, dp=plan.replicas):
+            with self.subTest(scheme=plan.scheme, p2p=plan.p2p, dp=plan.replicas,
+                              order=plan.rank_order):
                 nccl, world = proved(plan), plan.devices * plan.replicas
                 runs = [recorded(plan, rank) for rank in range(world)]
                 self.assertIsNone(creation_fault([recorder for recorder, _ in runs]))
@@ -208,7 +214,7 @@ class Planted(unittest.TestCase):
         plan = compiled("1f1b", "plain", "async", 1, 2)
 
         def to(self, device, kind):
-            return self._first + device, self._flows[min(self._flows)]
+            return self._peers[device], self._flows[min(self._flows)]
 
         with mock.patch.object(_groups.Groups, "to", to):
             self.check("several", plan)

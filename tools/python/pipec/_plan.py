@@ -27,6 +27,7 @@ _SEAL = struct.Struct("<QQ")
 _P2P = ("async", "blocking")
 _DTYPES = ("fp32", "bf16", "fp16")
 _BACKENDS = ("cpu", "cuda")
+_RANK_ORDERS = ("tp,pp,dp", "tp,dp,pp")
 
 T = TypeVar("T")
 Routine = Literal["step", "evaluation", "prologue", "epilogue"]
@@ -58,6 +59,8 @@ class Plan:
     pipes: tuple[tuple[int, ...], ...] = field(init=False, compare=False)
     pipe_of: tuple[int, ...] = field(init=False, compare=False)  # for each of M: its pipe
     tied: tuple[int, ...] = field(init=False, compare=False)  # stages that share a parameter
+    # Which ranks are neighbours, from the inside out: peers, then devices, or replicas.
+    rank_order: Literal["tp,pp,dp", "tp,dp,pp"] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", bytes(memoryview(self.bytes)))
@@ -185,6 +188,7 @@ def _head(data: bytes) -> dict[str, Any]:
         "clip": bool(root.number(13, "B", 1)),
         "costs": root.text(14) or "",
         "tied": _wholes(root, 15),
+        "rank_order": _name(_RANK_ORDERS, root.number(16, "B")),
     }
 
 

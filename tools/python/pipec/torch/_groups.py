@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ._place import ranks_of
+
 Ranks = tuple[int, ...]
 Flow = tuple[int, int, str]  # from, to, and "act" or "grad"
 
@@ -62,7 +64,8 @@ class Groups:
 
     def __init__(self, plan, place, flows: list[Flow], sets: list[Ranks], device: torch.device):
         """`sets`: the ranks of the collectives, of all replicas, as all ranks state them."""
-        self.rank, self._first = place.rank, place.replica * plan.devices
+        replicas = [ranks_of(plan, replica) for replica in range(plan.replicas)]
+        self.rank, self._peers = place.rank, replicas[place.replica]  # by device
         self.staged = False  # messages go through the host
         self._flows: dict[Flow, dist.ProcessGroup] = {}  # between ranks
         self._sets: dict[Ranks, dist.ProcessGroup] = {}
@@ -71,9 +74,7 @@ class Groups:
             return
         self.staged = device.type == "cuda" and "nccl" not in dist.get_backend()
         of_message = torch.zeros(1, device="cpu" if self.staged else device)
-        firsts = range(0, plan.devices * plan.replicas, plan.devices)
-        replicas = [tuple(range(first, first + plan.devices)) for first in firsts]
-        of_ranks = [(first + a, first + b, kind) for a, b, kind in flows for first in firsts]
+        of_ranks = [(ranks[a], ranks[b], kind) for a, b, kind in flows for ranks in replicas]
         if plan.p2p == "blocking":
             made = make_groups(dict(enumerate(replicas)), self.rank) if plan.devices > 1 else {}
             for group in made.values():
@@ -102,12 +103,12 @@ class Groups:
 
     def to(self, device: int, kind: str) -> tuple[int, dist.ProcessGroup]:
         """The rank of a device of this replica, and the group of messages to it."""
-        peer = self._first + device
+        peer = self._peers[device]
         return peer, self._flows[self.rank, peer, kind]
 
     def of_sender(self, device: int, kind: str) -> tuple[int, dist.ProcessGroup]:
         """The same of messages from it."""
-        peer = self._first + device
+        peer = self._peers[device]
         return peer, self._flows[peer, self.rank, kind]
 
     def of(self, ranks: Ranks) -> dist.ProcessGroup | None:

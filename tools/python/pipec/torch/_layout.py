@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._place import Place, Stage
+from ._place import Place, Stage, rank_of, ranks_of, replica_and_device
 
 
 class Layout:
@@ -27,14 +27,14 @@ class Layout:
             if row.op == "REDUCE_grad":
                 self.buckets[row.stage] = max(self.buckets[row.stage], row.bucket + 1)
         self.tied_ranks = self._ranks(self.tied)
-        first = place.replica * plan.devices
-        self.replica_ranks = tuple(range(first, first + plan.devices))
+        self.replica_ranks = ranks_of(plan, place.replica)
+        """By device."""
         self.sets = self._sets(ops)
 
     def _ranks(self, stages) -> tuple[int, ...]:
         """Those that hold a copy of one of these stages, in any pipe and replica; ascending."""
         plan = self._plan
-        return tuple(sorted({replica * plan.devices + devices[stage] for stage in stages
+        return tuple(sorted({rank_of(plan, replica, devices[stage]) for stage in stages
                              for devices in plan.pipes for replica in range(plan.replicas)}))
 
     def _sets(self, ops: set[str]) -> list[tuple[int, ...]]:
@@ -43,8 +43,7 @@ class Layout:
         if self.tied:
             sets.append(self.tied_ranks)
         if "REDUCE_norm" in ops:
-            sets += [tuple(range(r * plan.devices, (r + 1) * plan.devices))
-                     for r in range(plan.replicas)]
+            sets += [ranks_of(plan, replica) for replica in range(plan.replicas)]
         return sets
 
     def copies(self, stage: int) -> tuple[int, ...]:
@@ -52,7 +51,7 @@ class Layout:
 
     def first_copy(self, stage: int) -> int:
         """The rank whose weights the others start from."""
-        return self._plan.pipes[0][stage]
+        return rank_of(self._plan, 0, self._plan.pipes[0][stage])
 
     def split(self, key: Stage) -> set[int]:
         """The micro-batches whose backward at this copy of a stage has two halves."""
@@ -68,6 +67,7 @@ class Layout:
             return Stage(row.stage, row.pipe)
         return Stage(row.stage, self._plan.pipe_of[row.micro] if row.micro >= 0 else 0)
 
-    def text(self, routine: str, index: int, device: int | None = None) -> str:
-        """An instruction of this device's list, or of another one's."""
-        return self.lists[routine][self._place.device if device is None else device].text(index)
+    def text(self, routine: str, index: int, rank: int) -> str:
+        """An instruction of a rank's list."""
+        _, device = replica_and_device(self._plan, rank)
+        return self.lists[routine][device].text(index)

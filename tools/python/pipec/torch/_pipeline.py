@@ -78,9 +78,7 @@ class Pipeline:
         self._recorder: Recorder | None = None
         self._closed = False
         self._known: set[tuple[int, int]] = set()  # signatures and pipes that have been probed
-        layout, devices = self._layout, plan.devices
-        self._watch = Watch(self.place.rank, devices * plan.replicas,
-                            lambda routine, index, rank: layout.text(routine, index, rank % devices),
+        self._watch = Watch(self.place.rank, plan.devices * plan.replicas, self._layout.text,
                             silent_seconds, stall_seconds)
         try:
             with self._watch.during("construction"):

@@ -47,10 +47,31 @@ def refuse(plan) -> None:
                              "(a scheme whose steps begin and end empty)")
 
 
+def rank_of(plan, replica: int, device: int) -> int:
+    """The rank of a device, as the plan's rank_order has it (without tensor-parallel peers)."""
+    if plan.rank_order == "tp,pp,dp":
+        return replica * plan.devices + device
+    return device * plan.replicas + replica
+
+
+def replica_and_device(plan, rank: int) -> tuple[int, int]:
+    """Where a rank is: the inverse of `rank_of`."""
+    if plan.rank_order == "tp,pp,dp":
+        return divmod(rank, plan.devices)
+    device, replica = divmod(rank, plan.replicas)
+    return replica, device
+
+
+def ranks_of(plan, replica: int) -> tuple[int, ...]:
+    """The ranks of a replica, by device; they ascend."""
+    return tuple(rank_of(plan, replica, device) for device in range(plan.devices))
+
+
 def place(plan, rank: int | None = None) -> Place:
     """What a rank holds; `rank` is by default that of torch.distributed, or 0 without it.
 
-    The rank of a device is replica * plan.devices + device.
+    The rank of a device is replica * plan.devices + device, or device * plan.replicas + replica
+    where plan.rank_order is "tp,dp,pp".
     """
     refuse(plan)
     world = plan.devices * plan.replicas
@@ -63,7 +84,7 @@ def place(plan, rank: int | None = None) -> Place:
                              f"(torchrun --nproc-per-node {world})")
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world:
         raise ValueError(f"rank: {rank!r} (0 to {world - 1})")
-    replica, device = divmod(rank, plan.devices)
+    replica, device = replica_and_device(plan, rank)
     stages = tuple(sorted(Stage(stage, pipe) for pipe, devices in enumerate(plan.pipes)
                           for stage, holder in enumerate(devices) if holder == device))
     numbers = [key.stage for key in stages]

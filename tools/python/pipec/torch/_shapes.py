@@ -37,17 +37,17 @@ def exchange_signatures(pipeline, inputs) -> list[int]:
     numbers = list(mine)
     if group is None:
         return numbers
-    first_rank = place.replica * plan.devices
+    ranks = pipeline._layout.replica_ranks
     sending = []
     holders = [devices[0] for devices in plan.pipes]
     if place.device in holders:
         message = torch.tensor(mine, dtype=torch.int64)
-        sending = [dist.isend(message, first_rank + other, group=group)
+        sending = [dist.isend(message, ranks[other], group=group)
                    for other in range(plan.devices) if other != place.device]
     for pipe, holder in enumerate(holders):
         if holder != place.device:
             message = torch.empty(plan.microbatches, dtype=torch.int64)
-            dist.recv(message, first_rank + holder, group=group)
+            dist.recv(message, ranks[holder], group=group)
             for micro, number in enumerate(message.tolist()):
                 if plan.pipe_of[micro] == pipe:
                     numbers[micro] = number
@@ -61,7 +61,7 @@ def run_along(pipeline, inputs, micro: int, number: int) -> None:
     plan, place, group = pipeline.plan, pipeline.place, pipeline._groups.control
     pipe = plan.pipe_of[micro]
     devices = plan.pipes[pipe]
-    first_rank = place.replica * plan.devices
+    ranks = pipeline._layout.replica_ranks
     x = None
     if devices[0] == place.device:
         x = arguments_of(moved(inputs[micro], pipeline.device))
@@ -71,7 +71,7 @@ def run_along(pipeline, inputs, micro: int, number: int) -> None:
             continue
         if stage > 0 and devices[stage - 1] != device:
             message = [None]
-            dist.recv_object_list(message, first_rank + devices[stage - 1], group=group)
+            dist.recv_object_list(message, ranks[devices[stage - 1]], group=group)
             x = tuple(None if t is None else
                       t[0].to(pipeline.device).requires_grad_(t[1]) for t in message[0])
         y = pipeline._runners[Stage(stage, pipe)].probe(x, micro, number)
@@ -80,4 +80,4 @@ def run_along(pipeline, inputs, micro: int, number: int) -> None:
                 x = mapped(lambda t: t.detach().requires_grad_(t.requires_grad), y)
             else:
                 message = [[None if t is None else (t.detach().cpu(), t.requires_grad) for t in y]]
-                dist.send_object_list(message, first_rank + devices[stage + 1], group=group)
+                dist.send_object_list(message, ranks[devices[stage + 1]], group=group)

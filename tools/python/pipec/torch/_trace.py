@@ -64,7 +64,7 @@ def write_trace(recorder: Recorder, place, layout, path: str | os.PathLike[str])
     begin = min((times[0] for _, steps in everywhere for times in steps), default=0.0)
     lines = []
     for rank, (device, steps) in enumerate(everywhere):
-        rows = [(layout.text("step", index, device), row.op, *lane_of(row))
+        rows = [(layout.text("step", index, rank), row.op, *lane_of(row))
                 for index, row in enumerate(layout.lists["step"][device].rows())]
         lines += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": lane,
                    "args": {"name": name}} for lane, name in {row[2:]: 0 for row in rows}]
