@@ -11,13 +11,13 @@
 
 namespace pp {
 
-enum class Place : uint8_t { kLoop, kV };
+enum class Pattern : uint8_t { kLoop, kV };
 
 // The pattern that the program's placement is, or is meant to be.
-Place PlaceOf(const Program& program);
+Pattern PatternOf(const Program& program);
 
 // Why its stages are not placed so, as in "stage 1 is on device 0 (on device 1)"; empty: they are.
-std::string Misplaced(const Program& program, Place place);
+std::string Misplaced(const Program& program, Pattern pattern);
 
 // The name that torchtitan needs as pipeline_parallel_schedule beside a CSV, because it places
 // stages by that name: 1F1B, Interleaved1F1B or ZBVZeroBubble. Error: it cannot place them so.

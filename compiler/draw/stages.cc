@@ -24,8 +24,8 @@ std::string FrozenAndTrained(const StageLayout& layout) {
 std::string Giga(double number) { return fmt::format("{:.4g}", number / 1e9); }
 
 // Why another trainer cannot take the cut, or nothing.
-std::string WhyNot(const Program& program, Place place) {
-  if (std::string why = Misplaced(program, place); !why.empty()) return why;
+std::string WhyNot(const Program& program, Pattern pattern) {
+  if (std::string why = Misplaced(program, pattern); !why.empty()) return why;
   const auto& layers = program.job->layers_per_stage;
   const auto none = std::find(layers.begin() + 1, layers.end() - 1, 0);
   if (none == layers.end() - 1) return "";
@@ -37,9 +37,9 @@ std::string WhyNot(const Program& program, Place place) {
 // torchtitan, which also knows the V of ZB-V and DualPipeV. Or why they cannot take it.
 std::string OfOthers(const Program& program) {
   if (program.stages == 1) return "";
-  const std::string no_loop = WhyNot(program, Place::kLoop);
-  const bool is_v = PlaceOf(program) == Place::kV;
-  const std::string why_not = is_v ? WhyNot(program, Place::kV) : no_loop;
+  const std::string no_loop = WhyNot(program, Pattern::kLoop);
+  const bool is_v = PatternOf(program) == Pattern::kV;
+  const std::string why_not = is_v ? WhyNot(program, Pattern::kV) : no_loop;
   const std::vector<int>& layers = program.job->layers_per_stage;
   return fmt::format("Megatron-LM: {}\ntorchtitan: {}\n",
                      no_loop.empty() ? MegatronCuts(layers) : "not with its layout: " + no_loop,
