@@ -11,6 +11,7 @@
 
 #include "schema/format/profile.h"
 #include "schema/semantics/sections.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {
@@ -30,9 +31,9 @@ struct Step {
 };
 
 std::map<int, Step> CompleteSteps(const Program& program, std::span<const Event> events) {
-  const int64_t peers = program.job ? program.job->tp : 1;
-  const auto counts = [&](const Event& event) {
-    return event.rank / peers < program.devices && event.rank % peers == 0;
+  const auto counts = [topology = TopologyOf(program)](const Event& event) {
+    const Place place = topology.PlaceOf(event.rank);
+    return place.replica == 0 && place.index == 0;
   };
   // A step with too few events needs no table.
   size_t all = 0;

@@ -46,6 +46,20 @@ struct Topology {
     for (int at = 0; at < tp; ++at) peers.push_back(RankOf({place.replica, place.device, at}));
     return peers;
   }
+  // The ranks of a replica by device and index, and all ranks, replica by replica: what is added up
+  // in this order has the same bits however ranks are numbered.
+  Group RanksOf(int replica) const {
+    Group all;
+    for (int device = 0; device < devices; ++device)
+      for (const int rank : PeersOf({.replica = replica, .device = device})) all.push_back(rank);
+    return all;
+  }
+  Group AllRanks() const {
+    Group all;
+    for (int replica = 0; replica < replicas; ++replica)
+      for (const int rank : RanksOf(replica)) all.push_back(rank);
+    return all;
+  }
 };
 
 inline Topology TopologyOf(const Program& program) {

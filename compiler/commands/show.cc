@@ -20,6 +20,7 @@
 #include "schema/format/timeline.h"
 #include "schema/semantics/sections.h"
 #include "schema/text.h"
+#include "schema/topology.h"
 
 namespace pp {
 
@@ -108,10 +109,11 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
 
 std::string Trace(const Program& program, const Execution& execution) {
   std::vector<Event> events;
+  const Topology topology = TopologyOf(program);
   const auto spans = SpansWithWaits(program, execution);
   for (int d = 0; d < program.devices; ++d)
     for (size_t i = 0; i < spans[d].size(); ++i)
-      events.push_back({.rank = d,
+      events.push_back({.rank = topology.RankOf({.device = d}),
                         .device = d,
                         .index = static_cast<int32_t>(i),
                         .start = spans[d][i].start,

@@ -23,7 +23,7 @@ Result<Program> Load(const std::string& path, uint64_t* checksum = nullptr);
 
 // The same, but the lists of all other devices stay empty.
 Result<Program> LoadDevice(const std::string& path, int device);
-// The same for the device that `rank` of a run has: replica after replica, device after device.
+// The same for the device that `rank` of a run has (topology.h).
 Result<Program> LoadRank(const std::string& path, int rank, uint64_t* checksum = nullptr);
 
 // The same without a file, for tests and fuzzing. `name` replaces the path in errors.

@@ -48,7 +48,7 @@ Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_
 struct Selection {
   enum class Whose { kAll, kDevice, kRank };
   Whose whose = Whose::kAll;
-  int number = 0;  // of the device or rank; rank: of rank's device in its replica
+  int number = 0;  // of the device or rank
 };
 
 // Invalid: the bytes are not a plan, or one that CheckFields refuses.

@@ -8,6 +8,7 @@
 #include "schema/format/file.h"
 #include "schema/format/flat.h"
 #include "schema/semantics/regions.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {
@@ -32,8 +33,7 @@ class Decoder {
     if (selection.whose == Selection::Whose::kDevice && only >= devices) {
       return Wrong("device {} (0 to {})", selection.number, devices - 1);
     }
-    const int tp = plan_->job() == nullptr ? 1 : std::max(1, plan_->job()->tp());
-    if (selection.whose == Selection::Whose::kRank && devices > 0) only = only / tp % devices;
+    if (selection.whose == Selection::Whose::kRank) only = DeviceOf(selection.number);
     const bool all = selection.whose == Selection::Whose::kAll;
     PP_RETURN_IF_ERROR(Spend(devices));
     program_.lists.resize(devices);
@@ -73,6 +73,14 @@ class Decoder {
           "written by an older pipec (format {}; this one reads {} to {}: compile it again)",
           plan_->format(), kOldestFormat, kPlanFormat);
     return {};
+  }
+
+  // None of them, if there is no such rank. Nothing has been checked yet.
+  size_t DeviceOf(int rank) const {
+    Topology topology = TopologyOf(program_);
+    for (int* count : {&topology.replicas, &topology.devices, &topology.tp})
+      *count = std::max(1, *count);
+    return static_cast<size_t>(topology.PlaceOf(rank).device);
   }
 
   // Everything that is read takes at least a byte in the file. Overlapping lists would turn a small

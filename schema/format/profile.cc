@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "schema/base/json.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {
@@ -118,7 +119,7 @@ using Times = std::map<std::pair<Measured, int>, std::vector<double>>;  // by ki
 //   compute  | FW |..SEND..| FW     post: until the lane goes on
 //   peer     |  WAIT          |     latency: from the SEND to the WAIT's end
 void AddPosts(const Program& program, std::span<const Event> events, int32_t first, Times* times) {
-  const int tp = program.job->tp;
+  const Topology topology = TopologyOf(program);
   std::map<std::pair<int, int>, std::vector<const Event*>> bodies;  // by rank and step
   for (const Event& event : events) {
     if (event.step < first) continue;
@@ -129,8 +130,8 @@ void AddPosts(const Program& program, std::span<const Event> events, int32_t fir
   // By step, replica and peer, and value.
   using Message = std::tuple<int, int, int, Kind, int, int>;
   const auto message_of = [&](const Event& event, Kind kind, const Instruction& i) {
-    return Message(event.step, event.rank / (program.devices * tp), event.rank % tp, kind, i.stage,
-                   i.micro);
+    const Place place = topology.PlaceOf(event.rank);
+    return Message(event.step, place.replica, place.index, kind, i.stage, i.micro);
   };
   std::map<Message, double> sent;
   for (const auto& [key, body] : bodies) {

@@ -10,6 +10,7 @@
 
 #include "schema/base/json.h"
 #include "schema/text.h"
+#include "schema/topology.h"
 
 namespace pp {
 namespace {
@@ -61,7 +62,7 @@ Result<Event> ReadEvent(const Program& program, const nlohmann::json& json) {
           static_cast<double>(program.replicas) * program.devices * static_cast<double>(peers) - 1,
           static_cast<double>(INT32_MAX)),
       &event.rank));
-  event.device = static_cast<int32_t>(event.rank / peers % program.devices);
+  event.device = TopologyOf(program).PlaceOf(event.rank).device;
   const auto args = json.find("args");
   if (args == json.end()) return Status::Invalid("args is missing");
   PP_RETURN_IF_ERROR(whole(*args, "step", INT32_MAX, &event.step));
