@@ -341,6 +341,7 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
           "--p2p, --dp, --zero, --reduce, --grad-norm: {} has its messages and reductions (none of "
           "these)",
           origin.file));
+    program.rank_order = options.rank_order;  // lists are of devices, not of ranks
     PP_RETURN_IF_ERROR(AddClip(options, program));
     PP_RETURN_IF_ERROR(Verify(program, Depth::kLists).In(origin.file));
     PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin.file));

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -66,7 +67,9 @@ std::string ShowJson(const Program& program) {
   Program head = program.Head();
   head.tied = program.TiedStages();
   ForEachRow(kProgramAttributes<Program>, [&]<typename T>(const Attribute<Program, T>& row) {
-    out += fmt::format(R"("{}":{},)", row.text, JsonOf(row, head.*row.member));
+    std::string key(row.text);
+    std::replace(key.begin(), key.end(), '-', '_');
+    out += fmt::format(R"("{}":{},)", key, JsonOf(row, head.*row.member));
   });
   if (program.job) out += JsonOf(*program.job) + JsonOf(program.job->lora);
   out += R"("pipes":[)";
