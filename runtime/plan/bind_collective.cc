@@ -115,11 +115,7 @@ class Binder {
     const bool sharded = program_.zero == 1 && copies() > 1;
     args_.kind = CollectiveKind::kAllGather;
     args_.value = RegionAt(Kind::kNorm, -1, -1);
-    for (int replica = 0; replica < topology_.replicas; ++replica)
-      for (int device = 0; device < topology_.devices && (sharded || replica == place_.replica);
-           ++device)
-        for (int index = 0; index < topology_.tp; ++index)
-          args_.group.push_back(topology_.RankOf({replica, device, index}));
+    args_.group = sharded ? topology_.AllRanks() : topology_.RanksOf(place_.replica);
     args_.shards.resize(args_.group.size());
     const int64_t of_peer = NormBlocks(*program_.job) / topology_.tp;
     for (int index = 0; index < topology_.tp; ++index)

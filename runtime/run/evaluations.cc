@@ -46,8 +46,9 @@ void Evaluations::Hear(int32_t token) {
   if (rank() == 0) {
     if (args_.asked_to_stop->load()) token = -1;
     const Topology& topology = *args_.evaluator.topology;
-    for (int other = 1; other < topology.devices * topology.tp; ++other)
-      if (Samples(*args_.program, topology.PlaceOf(other).device)) args_.tell(other, token);
+    for (const int other : topology.RanksOf(0))
+      if (other != 0 && Samples(*args_.program, topology.PlaceOf(other).device))
+        args_.tell(other, token);
   }
   sampler_->Hear(token);
 }

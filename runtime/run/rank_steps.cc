@@ -74,9 +74,9 @@ void Rank::Judge(int from, const ControlMessage& message) {
   std::lock_guard<std::mutex> lock(judging_mutex_);
   losses_[from] = message.val_loss;
   double sum = 0;
-  for (const std::optional<double>& loss : losses_) {
-    if (!loss) return;
-    sum += *loss;
+  for (const int rank : topology_.AllRanks()) {
+    if (!losses_[rank]) return;
+    sum += *losses_[rank];
   }
   losses_.assign(losses_.size(), std::nullopt);
   const double loss = sum / static_cast<double>(args_.validation.tokens);

@@ -72,7 +72,7 @@ void Reporter::FinishSaving(const std::vector<ControlMessage>& reports) {
   if (options_.save_to == nullptr || reports[0].save == ControlMessage::Save::kNone) return;
   const int64_t step = inputs_.steps_before() + last_step_;
   const auto before = best_;
-  if (const std::optional<double> loss = ValidationLoss(inputs_, reports);
+  if (const std::optional<double> loss = ValidationLoss(program_, inputs_, reports);
       loss && options_.keep_best && (!best_ || *loss < best_->loss))
     best_ = {step, *loss, inputs_.measured().data, inputs_.measured().targets};
   unsaved_ = Save(step, reports);

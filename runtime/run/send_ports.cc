@@ -16,8 +16,7 @@ std::vector<Port> SendPorts(const Program& program, int rank) {
     for (const int peer : peers)
       if (peer != rank) sends.insert({channel, peer});
   };
-  Group all(topology.ranks());
-  for (int other = 0; other < topology.ranks(); ++other) all[other] = other;
+  const Group all = topology.AllRanks();
   add(Channel::kControl, rank == 0 ? all : Group{0});
   add(Channel::kPhase, rank == 0 ? all : Group{0});
   add(Channel::kPeers, topology.PeersOf(place));

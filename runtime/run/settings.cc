@@ -16,7 +16,7 @@ namespace {
 // checkpoint refuses to change them.
 constexpr std::string_view kNoNumbers[] = {
     "--backend", "--layers-per-stage", "--lora", "--passes", "--costs", "--p2p", "--zero",
-    "--tied"};
+    "--tied",    "--rank-order"};
 
 // As checkpoints of before called them.
 constexpr std::pair<const char*, const char*> kFormerNames[] = {

@@ -6,15 +6,16 @@
 #include <optional>
 
 #include "runtime/model/optimizer.h"
+#include "schema/topology.h"
 
 namespace pp {
 
-std::optional<double> ValidationLoss(const Inputs& inputs,
+std::optional<double> ValidationLoss(const Program& program, const Inputs& inputs,
                                      const std::vector<ControlMessage>& reports) {
   if (!reports[0].evaluated) return std::nullopt;
   const Validation& validation = inputs.validation();
   double sum = 0;
-  for (const ControlMessage& report : reports) sum += report.val_loss;
+  for (const int rank : TopologyOf(program).AllRanks()) sum += reports[rank].val_loss;
   return sum / static_cast<double>(validation.tokens);
 }
 
@@ -27,7 +28,7 @@ Status CheckNumbers(const Program& program, const Inputs& inputs,
       return Status::Failed(fmt::format("rank {}: step {}: loss of micro-batch {} is {} ({})", rank,
                                         inputs.steps_before() + report.step, report.bad_micro,
                                         text(report.bad_loss), report.text));
-  if (const auto loss = ValidationLoss(inputs, reports); loss && !std::isfinite(*loss))
+  if (const auto loss = ValidationLoss(program, inputs, reports); loss && !std::isfinite(*loss))
     return Status::Failed(fmt::format("step {}: the validation loss is {}",
                                       inputs.steps_before() + reports[0].step, text(*loss)));
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -54,13 +55,11 @@ Result<StepReport> Combine(const Program& program, const Inputs& inputs,
   step.step = inputs.steps_before() + reports[0].step;
   const Result<int64_t> tokens = inputs.batches().Tokens(reports[0].step);
   PP_RETURN_IF_ERROR(tokens.status());
-  for (const ControlMessage& report : reports) {
-    step.loss += report.loss;
-    step.peak_bytes.push_back(report.peak_bytes);
-  }
+  for (const int rank : TopologyOf(program).AllRanks()) step.loss += reports[rank].loss;
+  for (const ControlMessage& report : reports) step.peak_bytes.push_back(report.peak_bytes);
   step.empty = *tokens == 0;
   if (!step.empty) step.loss /= static_cast<double>(*tokens);
-  step.val_loss = ValidationLoss(inputs, reports);
+  step.val_loss = ValidationLoss(program, inputs, reports);
   step.steps = inputs.optimizer().steps;
   if (program.clip) step.grad_norm = reports[0].grad_norm;
   if (!step.empty && InfoOf(program.job->dtype).scales_loss) {

@@ -19,7 +19,7 @@ Status CheckNumbers(const Program& program, const Inputs& inputs,
                     const std::vector<ControlMessage>& reports);
 
 // The mean over the validation's tokens, if there was one after the step.
-std::optional<double> ValidationLoss(const Inputs& inputs,
+std::optional<double> ValidationLoss(const Program& program, const Inputs& inputs,
                                      const std::vector<ControlMessage>& reports);
 
 // Failed: how many of its targets count cannot be read.
