@@ -55,7 +55,11 @@ cat > config.json <<END
  "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 36}
 END
 sample 2 --scheme gpipe --devices 1 --microbatches 4 --tp 2
-sample 8 --scheme zb-v --devices 2 --microbatches 4 --tp 2 --sequence-parallel --dp 2 --zero 1
+three_ways=(--scheme zb-v --devices 2 --microbatches 4 --tp 2 --sequence-parallel --dp 2 --zero 1)
+sample 8 "${three_ways[@]}"
+cp threads.txt one_order.txt
+sample 8 "${three_ways[@]}" --rank-order tp,dp,pp
+cmp one_order.txt threads.txt || status=1
 cat > config.json <<END
 {"model_type": "gpt2", "vocab_size": 128, "n_positions": 8, "n_embd": 24, "n_layer": 8, "n_head": 3}
 END

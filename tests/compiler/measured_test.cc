@@ -9,6 +9,7 @@
 #include "compiler/compile.h"
 #include "schema/proof/verify.h"
 #include "schema/text.h"
+#include "schema/topology.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 
@@ -42,10 +43,10 @@ using Times = std::function<double(int step, const Instruction&)>;
 std::vector<Event> EventsOf(const Program& program, const Prediction& prediction, int steps,
                             const Times& times) {
   std::vector<Event> events;
-  const int peers = program.job->tp;
+  const Topology topology = TopologyOf(program);
   for (int step = 1; step <= steps; ++step)
-    for (int rank = 0; rank < program.replicas * program.devices * peers; ++rank) {
-      const int d = rank / peers % program.devices;
+    for (int rank = 0; rank < topology.ranks(); ++rank) {
+      const int d = topology.PlaceOf(rank).device;
       for (size_t i = 0; i < program.lists[d].body.size(); ++i) {
         const Span& span = prediction.execution.spans[d][i];
         const double factor = times(step, program.lists[d].body[i]);
@@ -62,10 +63,14 @@ std::vector<Event> EventsOf(const Program& program, const Prediction& prediction
 constexpr auto kAsPredicted = [](int, const Instruction&) { return 1.0; };
 
 TEST_CASE("a run that takes what is predicted differs in nothing") {
-  for (const auto& [scheme, tp, replicas] : {std::tuple("1f1b", 1, 1), std::tuple("zb-v", 1, 1),
-                                             std::tuple("gpipe", 2, 1), std::tuple("1f1b", 1, 2)}) {
+  constexpr auto kOther = RankOrder::kTpDpPp;
+  for (const auto& [scheme, tp, replicas, order] :
+       {std::tuple("1f1b", 1, 1, RankOrder()), std::tuple("zb-v", 1, 1, RankOrder()),
+        std::tuple("gpipe", 2, 1, RankOrder()), std::tuple("1f1b", 1, 2, RankOrder()),
+        std::tuple("1f1b", 1, 2, kOther), std::tuple("zb-v", 2, 3, kOther)}) {
     INFO(scheme << " tp " << tp << " replicas " << replicas);
-    const Program program = PlanOf(scheme, tp, replicas);
+    Program program = PlanOf(scheme, tp, replicas);
+    program.rank_order = order;
     const Prediction prediction = PredictionOf(program);
     const auto read = ParseChromeTrace(
         program, ChromeTrace(program, EventsOf(program, prediction, 5, kAsPredicted)));

@@ -77,6 +77,13 @@ TEST_CASE("replicas, shards, peers, kept outputs and blocking messages over NCCL
       "llama");
   CompareWithOthers({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .zero = 1}, "gpt2");
   CompareWithOthers({.scheme = "chimera", .shape = {2, 4}, .replicas = 2}, "llama");
+  CompareWithOthers({.scheme = "1f1b",
+                     .shape = {2, 4},
+                     .replicas = 2,
+                     .zero = 1,
+                     .rank_order = RankOrder::kTpDpPp,
+                     .job = {.tp = 2}},
+                    "gpt2");
   CompareWithOthers(
       {.scheme = "zb-v", .shape = {2, 4, 0}, .job = {.tp = 2, .sequence_parallel = true}}, "llama");
   CompareWithOthers(
@@ -171,6 +178,7 @@ TEST_CASE("the proof counts the connections that the runtime makes") {
                    .replicas = replicas,
                    .zero = zero,
                    .clip = clip,
+                   .rank_order = clip ? RankOrder::kTpPpDp : RankOrder::kTpDpPp,
                    .job = {.tp = tp}});
 }
 
@@ -281,6 +289,13 @@ TEST_CASE("communicators: who shares one, in one order on all ranks") {
   CHECK(middle[2].ports.size() == 8);  // both ways with 4, 6, 7 and 1
   const auto all = CommunicatorsOf(program, {.most = nccl::Sharing::kAll}, 5, groups);
   CHECK(all[0].members == std::vector<int>{4, 5, 6, 7});
+  Program other = program;  // rank 5 is device 2 of the second replica
+  other.rank_order = RankOrder::kTpDpPp;
+  const auto last = CommunicatorsOf(other, pairs, 5, groups);
+  CHECK(last[0].members == std::vector<int>{3, 5});
+  CHECK(last[1].members == std::vector<int>{5, 7});
+  CHECK(last[1].ports ==
+        std::vector<Port>{{Way::kSend, Channel::kAct, 7}, {Way::kRecv, Channel::kGrad, 7}});
 }
 
 TEST_CASE(

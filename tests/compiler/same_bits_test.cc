@@ -41,17 +41,25 @@ CompileOptions Options(const std::string& scheme, int devices, int micros, P2p p
           .job = {.model = SmallModel(), .micro_batch_size = 2}};
 }
 
-KeptReport MustTrain(const Program& program, bool record = false) {
+using Change = void (*)(TrainOptions*);
+KeptReport MustTrain(const Program& program, Change change = nullptr) {
   TrainOptions options;
   options.data = {SharedText()};
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-2;
-  options.record = record;
+  if (change != nullptr) change(&options);
   const KeptReport report = TrainAndKeep(program, options);
   INFO(report.status.message());
   REQUIRE(report.status.ok());
   REQUIRE(report.steps.size() == kSteps);
   return report;
+}
+
+void Record(TrainOptions* options) { options->record = true; }
+void Evaluate(TrainOptions* options) {
+  options->val_data = options->data;
+  options->sample = 5;
+  options->stall_timeout = 20;  // a rank that hears of no token waits for ever
 }
 
 std::vector<uint64_t> BitsOf(const KeptReport& report) {
@@ -130,6 +138,33 @@ TEST_CASE("so have schedules of PyTorch, with its order of messages or ours") {
     }
 }
 
+// With replicas and several devices the ranks of a device, a pipe, a copy or a norm are others.
+TEST_CASE("so have ranks in either order, and their validation") {
+  struct {
+    const char* scheme;
+    int devices, replicas, zero, tp;
+  } const cuts[] = {{"1f1b", 2, 2, 0, 1},     {"1f1b", 2, 2, 1, 2}, {"chimera", 4, 2, 0, 1},
+                    {"dualpipe", 2, 3, 1, 1}, {"zb-v", 2, 2, 0, 2}, {"interleaved", 1, 2, 0, 2}};
+  for (const auto& cut : cuts) {
+    INFO(cut.scheme << " pp " << cut.devices << " dp " << cut.replicas << " zero " << cut.zero
+                    << " tp " << cut.tp);
+    CompileOptions options = Options(cut.scheme, cut.devices, 8);
+    options.job.model.heads = 6;
+    options.replicas = cut.replicas;
+    options.zero = cut.zero;
+    options.job.tp = cut.tp;
+    const Program program = MustCompile(options);
+    options.rank_order = RankOrder::kTpDpPp;
+    const Program other = MustCompile(options);
+    CHECK(other.lists == program.lists);
+    const KeptReport one = MustTrain(program, Evaluate), two = MustTrain(other, Evaluate);
+    CHECK(BitsOf(one) == BitsOf(two));
+    CHECK(one.steps.back().val_loss.value() == two.steps.back().val_loss.value());
+    CHECK(one.sample == two.sample);
+    CHECK(one.sample.size() > 8);
+  }
+}
+
 TEST_CASE("the masks of dropout are part of the bits") {
   const auto with = BitsOf(MustTrain(MustCompile(Options("1f1b", 2, 4))));
   CHECK(with == BitsOf(MustTrain(MustCompile(Options("1f1b", 2, 4)))));
@@ -146,7 +181,7 @@ TEST_CASE("the masks of dropout are part of the bits") {
 TEST_CASE("what runs is the plan, instruction by instruction") {
   for (P2p p2p : {P2p::kAsync, P2p::kBlocking}) {
     const Program program = MustCompile(Options("1f1b", 4, 4, p2p));
-    const KeptReport report = MustTrain(program, true);
+    const KeptReport report = MustTrain(program, Record);
     for (int d = 0; d < program.devices; ++d) {
       const auto& list = program.lists[d].body;
       for (int step = 1; step <= kSteps; ++step) {
@@ -204,7 +239,7 @@ TEST_CASE("a plan reordered by hand runs in its new order, with the same losses"
   const Status status = Lower(*reordered, Form::kLists, {});
   INFO(status.message());
   REQUIRE(status.ok());
-  const KeptReport report = MustTrain(*reordered, true);
+  const KeptReport report = MustTrain(*reordered, Record);
   double backward_start = 0, forward_start = 0;
   for (const Event& event : report.events) {
     if (event.rank != 1 || event.step != 1) continue;

@@ -289,7 +289,9 @@ Program AnyProgram(Random& random) {
     args.zero = random.Below(2);
     args.one_f_one_b = args.p2p == P2p::kAsync && args.pipes == 1 && random.OneIn(2);
   }
-  return SampleProgram(args);
+  Program program = SampleProgram(args);
+  if (random.OneIn(3)) program.rank_order = RankOrder::kTpDpPp;
+  return program;
 }
 
 void Mutate(Random& random, Program* program) {

@@ -128,7 +128,12 @@ void ForAll(const F& f) {
     for (int replicas : {1, 2, 3})
       for (int zero : {0, 1}) {
         INFO(scheme << " dp " << replicas << " zero " << zero);
-        f(Ranks(PlanOf({.scheme = scheme, .shape = {2, 4}, .replicas = replicas, .zero = zero})));
+        for (const RankOrder order : {RankOrder::kTpPpDp, RankOrder::kTpDpPp})
+          f(Ranks(PlanOf({.scheme = scheme,
+                          .shape = {2, 4},
+                          .replicas = replicas,
+                          .zero = zero,
+                          .rank_order = order})));
       }
 }
 
@@ -168,6 +173,22 @@ TEST_CASE("a rank is its place, and back") {
       }
 }
 
+TEST_CASE("so it is where the replicas of a device are neighbours") {
+  const Topology topology{.replicas = 3, .devices = 4, .tp = 2, .order = RankOrder::kTpDpPp};
+  int rank = 0;
+  for (int device = 0; device < 4; ++device)
+    for (int replica = 0; replica < 3; ++replica)
+      for (int index = 0; index < 2; ++index, ++rank) {
+        CHECK(topology.RankOf({replica, device, index}) == rank);
+        CHECK(topology.PlaceOf(rank) == Place{replica, device, index});
+      }
+  CHECK(topology.PeersOf({.replica = 1, .device = 2}) == Group{14, 15});
+  CHECK(topology.RanksOf(1) == Group{2, 3, 8, 9, 14, 15, 20, 21});
+  const Topology small{.replicas = 2, .devices = 3, .order = RankOrder::kTpDpPp};
+  CHECK(small.AllRanks() == Group{0, 2, 4, 1, 3, 5});
+  CHECK(Topology{.replicas = 2, .devices = 3}.AllRanks() == Group{0, 1, 2, 3, 4, 5});
+}
+
 TEST_CASE("copies of a stage stand in the order of replicas, then pipes") {
   const Program chimera = PlanOf({.scheme = "chimera", .shape = {2, 4}, .replicas = 2});
   const Topology topology = TopologyOf(chimera);
@@ -175,6 +196,8 @@ TEST_CASE("copies of a stage stand in the order of replicas, then pipes") {
   CHECK(CopiesOf(chimera, topology, 0, 0) == Group{0, 1, 2, 3});
   CHECK(CopiesOf(chimera, topology, 1, 0) == Group{1, 0, 3, 2});
   CHECK(CopiesOf(chimera, {.replicas = 2, .devices = 2, .tp = 2}, 1, 1) == Group{3, 1, 7, 5});
+  const Topology other{.replicas = 2, .devices = 2, .order = RankOrder::kTpDpPp};
+  CHECK(CopiesOf(chimera, other, 1, 0) == Group{2, 0, 3, 1});
 }
 
 TEST_CASE("all members of a collective are there, and agree on kind, group and shards") {

@@ -50,6 +50,7 @@ struct Shape {
   const char* scheme;
   int pp = 1, tp = 1, dp = 1, zero = 0;
   std::vector<int> layers = {};
+  RankOrder order = RankOrder::kTpPpDp;
 };
 
 // The loss of each step.
@@ -60,6 +61,7 @@ std::vector<double> TrainCut(const ModelConfig& model, const Shape& cut, const F
        .shape = {cut.pp, 8 / cut.dp, 0},
        .replicas = cut.dp,
        .zero = cut.zero,
+       .rank_order = cut.order,
        .job = {
            .model = model, .micro_batch_size = 1, .layers_per_stage = cut.layers, .tp = cut.tp}});
   INFO(program.status().message());
@@ -122,6 +124,13 @@ TEST_CASE("an exported model does not depend on how it was cut, and trains on in
             size += std::pow(double{one[i]}, 2);
           }
           CHECK(std::sqrt(difference / size) < 1e-5);
+        }
+        if (cut.dp > 1) {
+          Shape other = cut;
+          other.order = RankOrder::kTpDpPp;
+          TrainCut(model, other, folder, "", folder / "other");
+          CHECK(Numbers(model, folder / "other") == numbers);
+          fs::remove_all(folder / "other");
         }
         const std::vector<double> here = TrainCut(model, cut, folder, folder / "one", "");
         for (size_t i = 0; i < on.size(); ++i) CHECK(here[i] == Approx(on[i]).epsilon(1e-5));

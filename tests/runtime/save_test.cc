@@ -90,6 +90,29 @@ TEST_CASE("saved under one cut, resumed under another") {
   }
 }
 
+TEST_CASE("saved under one order of ranks, resumed under the other, with the same bits") {
+  const ModelConfig model = TinyModel(false);
+  const auto in = [](RankOrder order) {
+    return [order](CompileOptions* options) { options->rank_order = order; };
+  };
+  constexpr auto kOne = RankOrder::kTpPpDp, kOther = RankOrder::kTpDpPp;
+  for (const Layout& shape : {Layout{"1f1b", 2, 2, 2}, Layout{"1f1b", 2, 1, 2, 1},
+                              Layout{"chimera", 2, 1, 2}, Layout{"interleaved", 2, 1, 4, 1}})
+    for (const auto& [before, after] : {std::pair(kOne, kOther), std::pair(kOther, kOne)}) {
+      INFO(shape.Text());
+      const Folder folder;
+      const Outcome whole = Run(model, shape, folder, {.seed = 5, .plan = in(after)});
+      REQUIRE(
+          Run(model, shape, folder, {.until = 4, .save_every = 4, .seed = 5, .plan = in(before)})
+              .status.message() == "");
+      const Outcome second = Run(model, shape, folder, {.resume = true, .plan = in(after)});
+      REQUIRE(second.status.message() == "");
+      CHECK(second.notes ==
+            std::vector<std::string>{"continues from " + StepFolder(folder / "saves", 4)});
+      CHECK(Furthest(whole.numbers, second.numbers, 8) == 0);
+    }
+}
+
 // Without a norm the last stage steps first, and one device has both ends of the tied tensor.
 TEST_CASE("saved without a norm, with both ends on one device") {
   const Folder folder;

@@ -48,6 +48,7 @@ Program Everything() {
   program.passes = "apply-checkpoint,overlap-recompute";
   program.costs = *ParseCosts("f=1,b=2.5");
   program.clip = false;
+  program.rank_order = pp::RankOrder::kTpDpPp;
   program.job->model.tied = false;
   program.job->model.attention_dropout = 0.25f;
   program.job->tp = 2;
@@ -171,6 +172,26 @@ TEST_CASE("one device's lists") {
         folder / "x.plan: device 2 (0 to 1)");
   CHECK(pp::LoadDevice(folder / "x.plan", -1).status().message() ==
         folder / "x.plan: device -1 (0 to 1)");
+}
+
+TEST_CASE("a rank's list, however ranks are numbered") {
+  const Folder folder;
+  Program program = Everything();
+  for (const auto order : {pp::RankOrder::kTpPpDp, pp::RankOrder::kTpDpPp}) {
+    program.rank_order = order;
+    REQUIRE(pp::Save(program, folder / "x.plan").ok());
+    const bool first = order == pp::RankOrder::kTpPpDp;
+    const int devices[] = {0, 0, first ? 1 : 0, first ? 1 : 0, 0, 0,
+                           1, 1, first ? 0 : 1, first ? 0 : 1, 1, 1};
+    for (int rank = 0; rank < 12; ++rank) {
+      INFO("rank " << rank);
+      const auto one = pp::LoadRank(folder / "x.plan", rank);
+      REQUIRE(one.status().message() == "");
+      CHECK(one->lists[devices[rank]] == program.lists[devices[rank]]);
+      CHECK(one->lists[1 - devices[rank]] == pp::DeviceList());
+    }
+    CHECK(pp::LoadRank(folder / "x.plan", 12).ok());  // whoever starts that many says so
+  }
 }
 
 TEST_CASE("a plan that is cut off anywhere is refused") {
@@ -322,6 +343,8 @@ TEST_CASE("plans whose numbers make no sense") {
   CHECK(ErrorOf([](Program& p) { p.scheme = ""; }) == "x.plan: no scheme (its name)");
   CHECK(ErrorOf([](Program& p) { p.p2p = static_cast<pp::P2p>(7); }) ==
         "x.plan: --p2p: is 7 (async, blocking)");
+  CHECK(ErrorOf([](Program& p) { p.rank_order = static_cast<pp::RankOrder>(2); }) ==
+        "x.plan: --rank-order: is 2 (tp,pp,dp, tp,dp,pp)");
   CHECK(ErrorOf([](Program& p) { p.devices = 0; }) == "x.plan: 0 devices (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.stages = -1; }) == "x.plan: -1 stages (1 to 16777216)");
   CHECK(ErrorOf([](Program& p) { p.microbatches = 0; }) ==

@@ -10,6 +10,7 @@
 #include "compiler/compile.h"
 #include "compiler/machine/costs.h"
 #include "compiler/machine/fit.h"
+#include "schema/topology.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 
@@ -76,7 +77,7 @@ std::vector<Event> EventsWithMessages(const Program& program) {
       const int d = turn % program.devices;
       for (const auto& list = program.lists[d].body; next[d] < list.size(); ++next[d]) {
         const Instruction& i = list[next[d]];
-        Event event{.rank = run / 2 * program.devices + d,
+        Event event{.rank = TopologyOf(program).RankOf({.replica = run / 2, .device = d}),
                     .device = d,
                     .index = static_cast<int32_t>(next[d]),
                     .step = 3 + run % 2,
@@ -106,14 +107,17 @@ std::vector<Event> EventsWithMessages(const Program& program) {
 TEST_CASE("what a message takes beside its channel") {
   Program program = PlanOf("gpipe", 3, 1, {1, 2, 1});
   program.replicas = 2;
-  const Profile profile = ProfileOf(program, EventsWithMessages(program));
-  for (int s = 0; s < 2; ++s) {
-    CHECK(profile.of(Measured::kComm)[s] == 0.25);
-    CHECK(profile.of(Measured::kPost)[s] == 0.125);
-    CHECK(profile.of(Measured::kLatency)[s] == 0.5);
+  for (const RankOrder order : {RankOrder::kTpPpDp, RankOrder::kTpDpPp}) {
+    program.rank_order = order;
+    const Profile profile = ProfileOf(program, EventsWithMessages(program));
+    for (int s = 0; s < 2; ++s) {
+      CHECK(profile.of(Measured::kComm)[s] == 0.25);
+      CHECK(profile.of(Measured::kPost)[s] == 0.125);
+      CHECK(profile.of(Measured::kLatency)[s] == 0.5);
+    }
+    CHECK(profile.of(Measured::kPost)[2] == -1);
+    CHECK(profile.of(Measured::kLatency)[2] == -1);
   }
-  CHECK(profile.of(Measured::kPost)[2] == -1);
-  CHECK(profile.of(Measured::kLatency)[2] == -1);
   // A blocking SEND is on the lane for as long as on its channel.
   program.p2p = P2p::kBlocking;
   CHECK(ProfileOf(program, EventsWithMessages(program)).of(Measured::kPost)[0] == -1);
