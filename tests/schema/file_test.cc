@@ -46,7 +46,7 @@ Program Everything() {
                                        .zero = 1,
                                        .model = true});
   program.passes = "apply-checkpoint,overlap-recompute";
-  program.costs = *ParseCosts("f=1,b=2.5");
+  program.costs = *pp::ParseCosts("f=1,b=2.5");
   program.clip = false;
   program.rank_order = pp::RankOrder::kTpDpPp;
   program.job->model.tied = false;
