@@ -1,9 +1,9 @@
 """Runs the commands in READMEs.
 
-In a block that begins with `$ `, such lines are commands, and the others are what they print; a line
-`...` stands for any lines. In other blocks, lines that begin with the name of a program must succeed;
-two spaces or a `#` end them. What a README leaves, its later blocks find. Every folder has a plan of
-two devices, my.plan, and the files in FILES.
+In a block that names no language and begins with `$ `, such lines are commands, and the others are
+what they print; a line `...` stands for any lines. In other blocks, lines that begin with the name of a
+program must succeed; two spaces or a `#` end them. What a README leaves, its later blocks find. Every
+folder has a plan of two devices, my.plan, and the files in FILES.
 
     readme_test.py PIPEC PIPERUN README...
 """
@@ -19,6 +19,9 @@ FILES = {
                '"n_layer": 48, "n_head": 25}',
     "config.json": '{"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 16, '
                    '"n_layer": 8, "n_head": 2}',
+    "llama-7b.json": '{"model_type": "llama", "vocab_size": 32000, "max_position_embeddings": 4096, '
+                     '"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, '
+                     '"num_attention_heads": 32}',
     "text.txt": "text " * 9999,
 }
 PREPARE = ("pipec compile --scheme 1f1b --devices 2 --microbatches 4 --model config.json -o my.plan",
@@ -40,9 +43,14 @@ ELSEWHERE = {
 PROGRAMS = re.compile(r"(?:[\w/-]*/)?(?:pipec|piperun|mpiexec|srun|bazel|gpu_check|tar) "
                       r"|tools/(?!build)\w+(?: |$)")
 
+# Of a command that takes long, which depends on the machine.
+PROGRESS = re.compile(r"pipec: .* \(\d+ s\)")
+
 
 def blocks(text):
-    return [block.split("\n")[:-1] for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M)]
+    """Those that name no language, by their lines."""
+    return [block.split("\n")[:-1]
+            for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M) if not language]
 
 
 def examples(lines):
@@ -86,7 +94,7 @@ class Runner:
         self.ran += 1
         run = subprocess.run(["bash", "-c", command], cwd=folder, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, env=self.environment)
-        got = run.stdout.splitlines()
+        got = [line for line in run.stdout.splitlines() if not PROGRESS.fullmatch(line)]
         if run.returncode == 0 and (wanted is None or matches(wanted, got)):
             return
         self.failed += 1
