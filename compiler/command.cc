@@ -117,7 +117,8 @@ std::vector<std::string> Inputs(const Arguments& a) {
       for (const std::string_view file : Split(costs, ',')) inputs.emplace_back(file);
   if (!a.machine.empty() && !IsKnownMachine(a.machine)) inputs.push_back(a.machine);
   if (!a.trace.empty()) inputs.push_back(a.trace);
-  if (IsCutsFile(a.layout)) inputs.push_back(a.layout);
+  for (const std::string& layout : {a.layout, a.beside})
+    if (IsCutsFile(layout)) inputs.push_back(layout);
   return inputs;
 }
 

@@ -337,6 +337,9 @@ class CommandLine {
       if (option == "--dp" || option == "--zero" || option == "--rank-order")
         Attribute(sub, row)->default_str("");
     });
+    options::AddText(sub, "--beside", "LAYOUT",
+                     "compare with another trainer's, as for import --layout, or a file of it",
+                     &a_.beside);
     options::AddWhole(sub, "--search-seconds",
                       "how long fit-memory searches for each plan that it fits (default: not)", 1,
                       &a_.search_seconds);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compiler/command.h"
+#include "compiler/cuts.h"
 #include "compiler/tune/report.h"
 #include "schema/base/nearest.h"
 #include "schema/format/file.h"
@@ -44,6 +45,13 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   options->keep = given("--keep");
   options->search_seconds = a.search_seconds;
   options->tokens = a.tokens;
+  if (!a.beside.empty()) {
+    const auto text = CutsText(a.beside);
+    PP_RETURN_IF_ERROR(text.status().In("--beside"));
+    auto cuts = ReadCuts(*text, model->layers, a.pp);
+    PP_RETURN_IF_ERROR(cuts.status().In("--beside"));
+    options->beside = std::move(cuts->layers_per_stage);
+  }
   PriceSource prices;
   std::string costs = a.costs;
   PP_RETURN_IF_ERROR(ReadPrices(a, &costs, &prices));

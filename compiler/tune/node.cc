@@ -36,15 +36,17 @@ Sketches::Sketch& Sketches::Of(const Scheme& scheme, Shape shape) {
   const std::tuple key(scheme.name, shape.devices, shape.stages_per_device, few);
   const auto found = sketches_.find(key);
   // A scheme may refuse so few of them.
-  if (found != sketches_.end() && (found->second.program.ok() || few == all)) return found->second;
+  if (found != sketches_.end() &&
+      (found->second.program.ok() || few == all || overlapping_.contains(scheme.name)))
+    return found->second;
   Result<Program> program = Status::Invalid("");
   for (const int some : {few, all})
     if (!program.ok() && int64_t{some} * shape.devices <= kMostSketched) {
       shape.microbatches = some;
       program = BuildSchedule(std::string(scheme.name), shape);
     }
-  if (program.ok() && pp::Overlaps(*program)) {  // whatever the size
-    overlapping_[scheme.name] = true;
+  if (program.ok() && Overlaps(*program)) {  // whatever the size
+    overlapping_.insert(scheme.name);
     program = Status::Invalid("its steps overlap, on older weights (one that trains as others)");
   }
   const uint64_t kinds = program.ok() ? Shrink(&*program) : 0;

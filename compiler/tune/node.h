@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -85,14 +85,15 @@ class Sketches {
     uint64_t kinds = 0;  // of instructions: two that have the same, and pipes, have the same bounds
   };
   Sketch& Of(const Scheme& scheme, Shape shape);
-  // Whether its steps overlap, so that it trains otherwise, as far as is known.
-  bool Overlaps(const Scheme& scheme) const { return overlapping_.contains(scheme.name); }
+  // Whether its steps overlap, so that it trains otherwise; false where that is not known yet.
+  bool AreOverlapping(const Scheme& scheme) const { return overlapping_.contains(scheme.name); }
 
  private:
   std::map<std::tuple<std::string_view, int, int, int>, Sketch> sketches_;
-  std::map<std::string_view, bool> overlapping_;
+  std::set<std::string_view> overlapping_;
 };
 
+// Whether a program's steps overlap.
 bool Overlaps(const Program& program);
 
 }  // namespace pp

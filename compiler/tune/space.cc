@@ -14,9 +14,6 @@
 namespace pp {
 namespace {
 
-// The first stage may have the embedding alone, the last one the loss.
-int MostStages(const ModelConfig& model) { return model.layers + 2; }
-
 // Stages of one layer, and the first and the last with and without: all there are, but for numbers.
 Program SomeStages(Job job) {
   Program program;

@@ -13,6 +13,9 @@
 
 namespace pp {
 
+// The first stage may have the embedding alone, the last one the loss.
+inline int MostStages(const ModelConfig& model) { return model.layers + 2; }
+
 // All divisors; or the given one, if it is one.
 std::vector<int> Divisors(int of, int given);
 // Tensor parallelism that the model and a node allow.

@@ -164,7 +164,8 @@ class Tuner {
     for (const int tp : LegalPeers(options_, options_.tp))
       for (const int pp : Divisors(options_.devices / tp, options_.pp)) {
         const int dp = options_.devices / tp / pp;
-        if (options_.batch % dp != 0 || (options_.dp > 0 && dp != options_.dp)) continue;
+        if (pp > MostStages(options_.job.model) || options_.batch % dp != 0) continue;
+        if (options_.dp > 0 && dp != options_.dp) continue;
         for (const int size : Divisors(options_.batch / dp, options_.micro_batch_size)) {
           Job job = options_.job;
           job.tp = tp;
@@ -244,6 +245,7 @@ class Tuner {
   void Add(Node node, std::optional<Variant> decided, Bounds* known) {
     const Scheme& scheme = *node.scheme;
     const int all = node.microbatches;
+    if (options_.scheme.empty() && sketches_.AreOverlapping(scheme)) return;
     Sketches::Sketch& sketch = sketches_.Of(scheme, node.shape());
     if (!sketch.program.ok()) {
       // Of all schemes one is legal; one that was asked for says why it is not.

@@ -174,6 +174,11 @@ void MutateAttribute(Random& random, const Table& table, Owner* owner) {
         PP_CHECK(
             ReadLora(fmt::format("r={},alpha=2,{}", 1 + random.Below(4), target), &value).ok());
       }
+    } else if constexpr (std::is_same_v<T, std::optional<CostModel>>) {
+      if (value && random.OneIn(4)) return value.reset();
+      if (!value) value.emplace();
+      PerStage& numbers = *value.*Costs()[random.Below(Costs().size())].member;
+      numbers.assign(1 + random.Below(3), random.Below(4));
     } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
       if (value.empty() || random.OneIn(8)) value.push_back(1);
       OneOf(random, value) = random.Below(4);

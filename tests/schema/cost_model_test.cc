@@ -91,8 +91,9 @@ TEST_CASE("bytes are none of the times") {
   CHECK(BytesOf(acts, Kind::kInput, 1) == 2);
   const Program program =
       MustCompile({.scheme = "1f1b", .shape = {2, 2}, .job = {.model = PaperModel(2)}});
-  CHECK(CostsOf(program, "act=5").status().message() ==
-        "--costs: 'act=5' has bytes beside a model, which says how many there are (one of the "
+  CHECK(CostsOf(program, *ParseCosts("act=5")).status().message() ==
+        "--costs: 'f=1,b=2,act=5B' has bytes beside a model, which says how many there are (one of "
+        "the "
         "two)");
 }
 
@@ -185,8 +186,8 @@ TEST_CASE("costs by the model's work: T is the mean forward") {
   CHECK((costs.f[0] + costs.f[1]) / 2 == Approx(1));
   CHECK(costs.f[1] > costs.f[0]);  // the head
   for (int s = 0; s < 2; ++s) CHECK(costs.b[s] == Approx(costs.bi[s] + costs.bw[s]));
-  CHECK(CostsOf(program, "")->f == costs.f);
-  CHECK(CostsOf(program, "f=5")->f == PerStage{5});
+  CHECK(CostsOf(program)->f == costs.f);
+  CHECK(CostsOf(program, *ParseCosts("f=5"))->f == PerStage{5});
 }
 
 }  // namespace pp
