@@ -201,13 +201,13 @@ TEST_CASE("the costs of a plan are the machine's, and simulate reads them back")
 
 TEST_CASE("without costs the stages of a model weigh as much as their operations") {
   const Program program = PlanOf();
-  const CostModel costs = *CostsOf(program, "");
+  const CostModel costs = *CostsOf(program);
   const double first = WorkOf(LayoutStage(*program.job, 0), *program.job).forward.operations;
   const double last = WorkOf(LayoutStage(*program.job, 1), *program.job).forward.operations;
   CHECK(costs.f[0] / costs.f[1] == Approx(first / last));
   CHECK(costs.f[0] + costs.f[1] == Approx(2));
   CHECK(!costs.seconds);
-  CHECK(CostsOf(program, "f=3")->f == PerStage{3});
+  CHECK(CostsOf(program, *ParseCosts("f=3"))->f == PerStage{3});
 }
 
 TEST_CASE("a description is read as it is written") {

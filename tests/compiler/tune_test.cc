@@ -88,7 +88,7 @@ class All {
 
   void TryWays(CompileOptions compile) {
     using Kinds = std::vector<OperatorKind>;
-    const bool gpt2 = options_.job.model.family->name == "gpt2";
+    const bool gpt2 = options_.job.model.family->model_type == std::string_view("gpt2");
     const OperatorKind wide = gpt2 ? OperatorKind::kGelu : OperatorKind::kSwiGlu;
     const Kinds norm = compile.job.sequence_parallel ? Kinds() : Kinds{OperatorKind::kNorm};
     Kinds all = norm;
