@@ -34,7 +34,6 @@ constexpr const char* kNames[] = {
     "lower limits of the grid",
     "local search on rules",
     "local search on the best plan's rules",
-    "plans of more memory, squeezed",
     "local search from slower plans",
     "local search on plans",
     "moves of critical tasks",

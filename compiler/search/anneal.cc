@@ -10,24 +10,21 @@ namespace pp::search {
 namespace {
 
 // Accepted losses at first, in mean durations of a task over the square root of the number of
-// cells (of memory: in the largest activation), and what is left of them at last.
-constexpr double kWarm = 0.8, kWarmMemory = 0.3, kCold = 0.3;
+// cells, and what is left of them at last.
+constexpr double kWarm = 0.8, kCold = 0.3;
 constexpr int kMostRepairs = 6;
 constexpr int64_t kTry = 25;  // as much work as timing so many tasks
 
 class Annealer {
  public:
-  explicit Annealer(Workbench& bench, const Cycle& cycle = {})
+  Annealer(Workbench& bench, const Cycle& cycle)
       : bench_(bench),
         problem_(bench.problem),
         random_(bench.random),
         cycle_(cycle),
         line_(problem_) {
     warm_ = kWarm * problem_.MeanTime() / std::sqrt(problem_.cells());
-    for (const Held& held : problem_.memory.held) {
-      can_drop_ |= held.dropped < held.forward;
-      warm_memory_ = std::max(warm_memory_, kWarmMemory * static_cast<double>(held.forward));
-    }
+    for (const Held& held : problem_.memory.held) can_drop_ |= held.dropped < held.forward;
   }
 
   void Shorten(const Plan& start, int64_t work) {
@@ -45,28 +42,6 @@ class Annealer {
       Trace();
     }
     bench_.OfferEqual(line_.plan(), line_.makespan());
-  }
-
-  void Squeeze(const Plan& start, int64_t work) {
-    constexpr double kLess = 1 - 1e-9;
-    line_.Load(start);
-    if (line_.Retime(bench_.best_makespan() * kLess) == kNever) return;
-    line_.Commit();
-    Progress progress(*this, work);
-    for (double excess = Excess(); progress() < 1 && !bench_.Finished(); ++progress.tries) {
-      double next = 0;
-      const double loss = -warm_memory_ * std::pow(kCold, progress()) * std::log(random_.Unit());
-      if (!ChangeMemory() || line_.Retime(bench_.best_makespan() * kLess) == kNever ||
-          (next = Excess()) > excess + loss) {
-        line_.Undo();
-        continue;
-      }
-      line_.Commit();
-      excess = next;
-      if (excess > 0) continue;
-      bench_.Offer(line_.plan(), line_.makespan());
-      return;
-    }
   }
 
  private:
@@ -260,26 +235,12 @@ class Annealer {
     return line_.FirstAbove(device) < 0;
   }
 
-  // How much more than their limits the devices hold.
-  double Excess() {
-    int64_t sum = 0;
-    for (int d = 0; d < problem_.devices; ++d) sum += line_.Excess(d);
-    return static_cast<double>(sum);
-  }
-
-  bool ChangeMemory() {
-    const int device = random_.Below(problem_.devices);
-    const int what = random_.Below(8), above = line_.FirstAbove(device);
-    if (what == 0 && can_drop_) return Toggle(device);
-    return what < 4 || above < 0 ? MoveAny(device) : Relieve(device, above);
-  }
-
   Workbench& bench_;
   const Problem& problem_;
   Random& random_;
   const Cycle cycle_;
   Timeline line_;
-  double warm_ = 0, warm_memory_ = 0;
+  double warm_ = 0;
   bool can_drop_ = false;
   std::vector<Task> chain_;
   std::vector<int> blocks_;
@@ -289,10 +250,6 @@ class Annealer {
 
 void Anneal(Workbench& bench, const Plan& start, int64_t work, const Cycle& cycle) {
   Annealer(bench, cycle).Shorten(start, work);
-}
-
-void Squeeze(Workbench& bench, const Plan& start, int64_t work) {
-  Annealer(bench).Squeeze(start, work);
 }
 
 }  // namespace pp::search

@@ -13,8 +13,4 @@ namespace pp::search {
 // all its copies are changed alike.
 void Anneal(Workbench& bench, const Plan& start, int64_t work, const Cycle& cycle = {});
 
-// The other way round: starts from a plan of any size that is faster than the best one, and makes
-// it smaller while it stays faster. Offers the first that fits.
-void Squeeze(Workbench& bench, const Plan& start, int64_t work);
-
 }  // namespace pp::search

@@ -16,7 +16,6 @@ enum class Method : uint8_t {
   kLowerLimits,   // the plans of lower limits of the grid
   kVary,          // local search on a policy's rules
   kImitate,       // and on those that lead to the best plan
-  kMore,          // what rules lead to with more memory, squeezed into the limit
   kOtherStart,    // local search also from slower plans
   kAnneal,        // local search on the plan itself
   kCritical,      // of it: moves of critical tasks

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <future>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -214,27 +213,12 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   return tried;
 }
 
-// What rules lead to with more memory, the limits times `factor`; nothing if that is no plan.
-std::optional<Plan> WithMore(const Problem& problem, const Rules& rules, double factor) {
-  Problem wide = problem;
-  for (int64_t& limit : wide.memory.limit)
-    limit = static_cast<int64_t>(std::min(factor * static_cast<double>(limit), 0x1p62));
-  Dispatcher dispatcher(wide);
-  if (dispatcher.Run(rules) == kNever) return std::nullopt;
-  Plan plan = dispatcher.plan();
-  Clock clock(wide);
-  clock.Earliest(plan);
-  Polish(wide, PolishFor(wide), clock, plan);
-  return plan;
-}
-
 // A turn of local search, with another policy's rules in each: on these rules, on rules derived
-// from the best plan, and on that plan itself. From several starts: also on what the rules lead to
-// with more memory, and every other turn, instead of on the best plan, on the one that the policy's
-// rules have led to, so that not all turns end where the first did.
+// from the best plan, and on that plan itself. From several starts: every other turn, instead of on
+// the best plan, on the one that the policy's rules have led to, so that not all turns end where
+// the first did.
 void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn,
              const Effort& effort) {
-  constexpr double kMore[] = {1.1, 1.2, 1.4, 1.8, 2.6};
   const auto shared = [&](int64_t work) { return static_cast<int64_t>(effort.share * work); };
   const int64_t work =
       shared(kAnnealWork + kAnnealWorkPerCell * std::min(bench.problem.cells(), kMostWorkCells));
@@ -244,9 +228,6 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
     const Rules& rules = tried[turn % tried.size()].rules;
     bench.Allow(bench.Uses(Method::kVary) ? shared(kRulesWork) : 0);
     start = VaryRules(bench, rules);
-    if (several && bench.Uses(Method::kMore))
-      if (const auto large = WithMore(bench.problem, rules, kMore[turn % std::size(kMore)]))
-        Squeeze(bench, *large, work / 2);
   }
   bench.Allow(shared(kBestRulesWork));
   if (bench.Uses(Method::kImitate)) VaryRules(bench, Imitate(bench.problem, bench.best()));

@@ -170,16 +170,6 @@ int Timeline::FirstAbove(int device) {
   return -1;
 }
 
-int64_t Timeline::Excess(int device) {
-  int64_t level = 0, peak = 0;
-  work_ += static_cast<int64_t>(plan_.lists[device].size()) / 16;
-  for (const Task task : plan_.lists[device]) {
-    peak = std::max(peak, level + memory_[task].up);
-    level += memory_[task].net();
-  }
-  return std::max<int64_t>(0, peak - problem_.memory.limit[device]);
-}
-
 double Timeline::StartOf(Task task) const {
   const Task before = Before(task), source = problem_.source[task];
   const double free = before < 0 ? 0 : end(before);

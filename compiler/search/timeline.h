@@ -37,8 +37,6 @@ class Timeline {
   void Keep(int cell);
   // The first place at which a device holds more than its limit; -1: none.
   int FirstAbove(int device);
-  // How much more than its limit a device holds at most.
-  int64_t Excess(int device);
   bool Frees(Task task) const { return memory_[task].net() < 0; }
 
   // Brings the times up to date after changes. Returns the makespan; kNever, and nothing is to be
