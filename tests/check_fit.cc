@@ -8,7 +8,7 @@
 
 namespace pp {
 
-Fitted Fit(const FitCase& c, bool quick, search::Method without) {
+Fitted Fit(const FitCase& c, bool quick) {
   CompileOptions options{.scheme = c.scheme,
                          .shape = {.devices = c.devices,
                                    .microbatches = c.microbatches,
@@ -17,10 +17,8 @@ Fitted Fit(const FitCase& c, bool quick, search::Method without) {
   const auto limit = ParseMemoryLimit(c.limit);
   REQUIRE(limit.ok());
   FitReport report;
-  options.fit = {.limit = *limit,
-                 .report = [&](const FitReport& r) { report = r; },
-                 .quick = quick,
-                 .without = without};
+  options.fit = {
+      .limit = *limit, .report = [&](const FitReport& r) { report = r; }, .quick = quick};
   auto program = Compile(options);
   INFO(program.status().message());
   REQUIRE(program.ok());

@@ -29,7 +29,6 @@ Result<std::vector<FitRow>> ReadOptima();
 Result<std::vector<FitRow>> ReadPeers();
 
 // What fit-memory reports of a row's pipeline.
-Result<FitReport> Fit(const FitRow& row, Objective objective,
-                      search::Method without = search::Method::kNone);
+Result<FitReport> Fit(const FitRow& row, Objective objective);
 
 }  // namespace pp
