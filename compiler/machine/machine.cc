@@ -57,7 +57,7 @@ struct Gpu {
   double inside, step, between, pair;  // GB/s, but for a step's microseconds
 };
 constexpr Gpu kGpus[] = {
-    //           fp32  16 bits product attn  memory GiB    reserved GB/s node inside step between pair
+    //           fp32  16 bits product attn memory GiB   reserved GB/s node inside step between pair
     {"a100-40g", 19.5,     312,   0.7,     0.6,  0.85,  40,       3.9,  1555,   8,   232,   5,     24,   0},
     {"a100-80g", 19.5,     312,   0.7,     0.6,  0.85,  80,       4.3,  2039,   8,   232,   5,     24,   0},
     {"h100-sxm",   67,     989,  0.65,    0.35,  0.85,  80,       4.3,  3350,   8,   360,   5,     48,   0},

@@ -19,7 +19,8 @@ constexpr const char* kRight[] = {
     R"({"name":"m","flops":{"fp32":"19.5TFLOP/s","bf16":312e12},"reaches":{"product":0.7,)"
     R"("attention":0.5,"memory":0.85},"operator":"5us","message":"10us","memory":"80GiB",)"
     R"("memory_bandwidth":"2TB/s","node":8,"inside":{"bandwidth":"300GB/s","latency":"5us"},)"
-    R"("between":{"bandwidth":"25GB/s","latency":"15us"}})",
+    R"("between":{"bandwidth":"25GB/s","latency":"15us"},"reserved":"2GiB","cards":4,)"
+    R"("card":"25GB/s","pair":"50GB/s","products":{"64x16x16":"1TFLOP/s","16x64x16":3e12}})",
     R"({"profile":1,"host":"x","threads":1,"steps":2,"model":{"model_type":"gpt2","vocab_size":65,)"
     R"("n_positions":8,"n_embd":16,"n_layer":4,"n_head":2},"job":{"batch":"2","sequence":"8",)"
     R"("layers":"3,1"},"seconds":{"f":[1,2],"b":[3,null],"bi":[null,1],"step":[0.5,0.1],)"
