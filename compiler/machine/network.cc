@@ -17,6 +17,9 @@ double LaneOf(const Machine& machine, int64_t active) {
   return alone > 0 ? std::min(alone, share) : share;
 }
 
+// Replicas that are looked at, where they do not repeat.
+constexpr int kMostSeen = 4096;
+
 int64_t NodeOf(const Machine& machine, int64_t rank) {
   return machine.node > 0 ? rank / machine.node : 0;
 }
@@ -36,7 +39,9 @@ GroupShape ShapeOf(const Machine& machine, const std::vector<int64_t>& ranks) {
 GroupShape ShapeOfCopies(const Machine& machine, const Topology& topology,
                          const std::vector<int>& devices) {
   const bool repeats = machine.node > 0 && topology.replicas % machine.node == 0;
-  const int seen = machine.node == 0 ? 1 : repeats ? machine.node : topology.replicas;
+  const int seen = machine.node == 0 ? 1
+                   : repeats         ? machine.node
+                                     : std::min(topology.replicas, kMostSeen);
   std::vector<int64_t> ranks;
   for (int replica = 0; replica < seen; ++replica)
     for (const int device : devices)
@@ -46,7 +51,7 @@ GroupShape ShapeOfCopies(const Machine& machine, const Topology& topology,
   if (machine.node == 0) {
     shape.on_node = shape.members;
   } else {
-    shape.nodes *= topology.replicas / seen;
+    shape.nodes = (shape.nodes * topology.replicas + seen - 1) / seen;
   }
   return shape;
 }

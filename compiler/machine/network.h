@@ -33,7 +33,7 @@ struct GroupShape {
 GroupShape ShapeOf(const Machine& machine, const std::vector<int64_t>& ranks);
 // Of the ranks that hold a copy of a stage on one of `devices`, of one tensor-parallel index.
 // Of a multiple of as many replicas as a node has devices only the first such part is looked at:
-// others lie alike.
+// others lie alike. Of others not more than some thousands.
 GroupShape ShapeOfCopies(const Machine& machine, const Topology& topology,
                          const std::vector<int>& devices);
 

@@ -16,7 +16,7 @@ namespace {
 
 std::string NameOf(const Candidate& candidate) {
   const CompileOptions& c = candidate.compile;
-  const bool plain = c.shape.devices == 1 && c.scheme == "1f1b";
+  const bool plain = c.shape.devices == 1 && (c.scheme == "1f1b" || c.scheme == "interleaved");
   std::string name = plain ? "no pipeline" : c.scheme;
   if (c.shape.stages_per_device > 0) name += fmt::format(" V={}", c.shape.stages_per_device);
   return name;
@@ -203,7 +203,9 @@ std::string TuneReport::Beside() const {
   const Candidate& theirs = *tuned_.beside;
   std::string out = fmt::format("{}: {} at best, {:.4g} s a step, {}\n", Shown(words_.beside),
                                 Layout(theirs), theirs.seconds, BytesText(theirs.bytes));
-  const auto more = [&](double theirs_takes, double ours) { return (theirs_takes - ours) * 1e3; };
+  const auto more = [&](double theirs_takes, double ours) {
+    return std::round((theirs_takes - ours) * 1e4) / 10 + 0.0;  // no -0
+  };
   return out + fmt::format(
                    "the first saves {} of it: compute {:.1f} ms, bubble {:.1f}, messages {:.1f}, "
                    "reductions {:.1f}, optimizer {:.1f}\n",

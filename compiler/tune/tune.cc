@@ -62,8 +62,12 @@ class Tuner {
   std::optional<Candidate> Fastest() {
     Enumerate();
     while (!open_.empty()) {
-      const Node next = Next();
-      if (next.level == Level::kPlan) return CandidateOf(next);
+      Node next = Next();
+      if (next.level == Level::kPlan) {
+        Rival again;
+        Plan(next, &again);  // for its parts
+        return CandidateOf(next);
+      }
       GoOn(next);
     }
     return std::nullopt;
@@ -501,7 +505,7 @@ class Tuner {
     parts.compute = MeanBusyTime(program, costs, [](Op op) { return op != Op::kStep; });
     parts.messages = makespan - *quiet;
     parts.reductions = *quiet - *alone;
-    parts.bubble = *alone - parts.compute - parts.optimizer;
+    parts.bubble = std::max(0.0, *alone - parts.compute - parts.optimizer);
     return parts;
   }
 
