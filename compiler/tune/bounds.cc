@@ -143,4 +143,13 @@ double ScheduleBound(const Program& program, const CostModel& costs, const Spans
   return reduced + rest;
 }
 
+double LeastToFree(const Program& program, const CostModel& costs, Layouts* layouts) {
+  const std::vector<double> shares = program.Shares();
+  double least = HUGE_VAL;
+  for (int s = 0; s < program.stages; ++s)
+    if (const int64_t stash = layouts->Of(*program.job, s).layout.stash_bytes; stash > 0)
+      least = std::min(least, At(costs.r, s) * shares[s] / static_cast<double>(stash));
+  return least;
+}
+
 }  // namespace pp

@@ -48,4 +48,8 @@ Parts PartsByWork(const Program& program, const CostModel& costs, int microbatch
 // the steps. With ZeRO-1 half of a reduction follows its step.
 double ScheduleBound(const Program& program, const CostModel& costs, const Spans& spans);
 
+// Seconds of recomputation that at least it takes to free a byte of what forwards keep; infinite if
+// they keep nothing.
+double LeastToFree(const Program& program, const CostModel& costs, Layouts* layouts);
+
 }  // namespace pp

@@ -8,6 +8,7 @@
 
 #include "compiler/machine/costs.h"
 #include "compiler/tune/pick.h"
+#include "compiler/tune/replay.h"
 
 namespace pp {
 namespace {
@@ -43,7 +44,7 @@ class Looker {
 
   Status Start() {
     for (const Rival& rival : rivals_) {
-      auto replay = Replay::Make(rival.plan, rival.waits_for);
+      auto replay = Replay::Make(rival.played.plan, rival.played.waits_for);
       PP_RETURN_IF_ERROR(replay.status());
       replays_.push_back(std::make_unique<Replay>(std::move(*replay)));
     }
@@ -86,7 +87,7 @@ class Looker {
     double allowed = 0;
     Change change;
     for (size_t i = 0; i < rivals_.size(); ++i) {
-      const auto costs = CostsOn(machine, rivals_[i].plan, &layouts_[price.name][factor]);
+      const auto costs = CostsOn(machine, rivals_[i].played.plan, &layouts_[price.name][factor]);
       PP_RETURN_IF_ERROR(costs.status());
       const auto time = replays_[i]->Makespan(*costs);
       PP_RETURN_IF_ERROR(time.status());

@@ -7,18 +7,14 @@
 #include <vector>
 
 #include "compiler/machine/machine.h"
-#include "compiler/tune/replay.h"
+#include "compiler/tune/exact.h"
 #include "compiler/tune/tune.h"
-#include "schema/program.h"
-#include "schema/semantics/walk.h"
 
 namespace pp {
 
-// A candidate and its plan, to be played with other costs.
 struct Rival {
   Candidate candidate;
-  Program plan;
-  std::vector<WaitsFor> waits_for;  // from VerifyLists
+  Played played;
 };
 
 // REQUIRES: the first rival is the pick. Error: a deadlock of a plan, which is a bug.

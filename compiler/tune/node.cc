@@ -8,6 +8,7 @@
 namespace pp {
 namespace {
 
+constexpr int kMostCompared = 32;  // micro-batches of schemes on one device
 constexpr int64_t kMostSketched = int64_t{1} << 22;
 
 // Leaves one list with one instruction of each kind, alone and overlapping: nothing else is asked
@@ -24,6 +25,23 @@ uint64_t Shrink(Program* sketch) {
   }
   sketch->lists[0].body = std::move(kinds);
   return seen;
+}
+
+// Whether it is none of those schedules; then it is added.
+bool IsOther(const Scheme& scheme, int stages, int microbatches,
+             std::vector<std::pair<int, std::vector<Instruction>>>* schedules) {
+  const auto built =
+      BuildSchedule(std::string(scheme.name),
+                    {.devices = 1, .microbatches = microbatches, .stages_per_device = stages});
+  if (!built.ok() || Overlaps(*built)) return false;
+  const auto& body = built->lists[0].body;
+  const bool whole = std::none_of(body.begin(), body.end(),
+                                  [](const Instruction& i) { return i.op == Op::kBackwardInput; });
+  if (built->stages == 1 && whole && scheme.name != "1f1b") return false;
+  std::pair schedule(built->stages, body);
+  if (std::find(schedules->begin(), schedules->end(), schedule) != schedules->end()) return false;
+  schedules->push_back(std::move(schedule));
+  return true;
 }
 
 }  // namespace
@@ -51,6 +69,21 @@ Sketches::Sketch& Sketches::Of(const Scheme& scheme, Shape shape) {
   }
   const uint64_t kinds = program.ok() ? Shrink(&*program) : 0;
   return sketches_.insert_or_assign(key, Sketch{std::move(program), kinds}).first->second;
+}
+
+const Sketches::Ones& Sketches::SchemesOn(int devices, int microbatches) {
+  const int some = devices > 1 ? 0 : std::min(microbatches, kMostCompared);
+  const auto [found, is_new] = ones_.try_emplace({devices, some});
+  if (!is_new) return found->second;
+  std::vector<std::pair<int, std::vector<Instruction>>> schedules;  // stages, and the list
+  const bool any = options_.scheme.empty();
+  for (const Scheme& scheme : Schemes()) {
+    if (!any && scheme.name != options_.scheme) continue;
+    for (const int stages : StagesToTry(options_, scheme, devices))
+      if (devices > 1 || !any || IsOther(scheme, stages, some, &schedules))
+        found->second.emplace_back(&scheme, stages);
+  }
+  return found->second;
 }
 
 int Jobs::Of(int tp, int size, bool sequence_parallel) {
@@ -103,6 +136,40 @@ Status Jobs::Put(int job, const Scheme& scheme, Program* program) {
   if (layers.size() > 2 && std::find(layers.begin() + 1, layers.end() - 1, 0) != layers.end() - 1)
     return Status::Invalid("a stage in the middle has no layer");
   return {};
+}
+
+CompileOptions CompileOf(const TuneOptions& options, const PriceSource& prices, const Job& job,
+                         const Node& node) {
+  CompileOptions compile;
+  compile.scheme = node.scheme->name;
+  compile.shape = node.shape();
+  compile.replicas = node.replicas;
+  compile.zero = node.variant.zero;
+  compile.rank_order = node.variant.rank_order;
+  if (node.way == Way::kAll) compile.passes = "apply-checkpoint";
+  if (node.way == Way::kMario) compile.passes = "mario";
+  compile.prices = prices;
+  compile.job = job;
+  compile.job.layers_per_stage = options.cuts;
+  compile.balance_layers = options.cuts.empty();
+  if (node.way != Way::kFit) return compile;
+  compile.fit.limit = {MemoryLimit::kBytes, {options.memory}};
+  compile.fit.quick = options.search_seconds == 0;
+  compile.fit.search_seconds = options.search_seconds;
+  return compile;
+}
+
+Candidate CandidateOf(CompileOptions compile, const Node& node) {
+  return {.compile = std::move(compile),
+          .level = node.level,
+          .open = node.open,
+          .counted = node.counted,
+          .seconds = node.seconds,
+          .bytes = node.bytes,
+          .bubble = node.bubble,
+          .parts = node.parts,
+          .fits = node.fits,
+          .lacks = node.lacks};
 }
 
 }  // namespace pp

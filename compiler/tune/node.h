@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "compiler/balance.h"
@@ -84,16 +85,31 @@ class Sketches {
     Result<Program> program;
     uint64_t kinds = 0;  // of instructions: two that have the same, and pipes, have the same bounds
   };
+  explicit Sketches(const TuneOptions& options) : options_(options) {}
   Sketch& Of(const Scheme& scheme, Shape shape);
   // Whether its steps overlap, so that it trains otherwise; false where that is not known yet.
   bool AreOverlapping(const Scheme& scheme) const { return overlapping_.contains(scheme.name); }
 
+  // Those to try, with their numbers of stages on a device. On one device many schemes are the same
+  // one. Several stages, whose gradients are reduced one by one, and split backwards make others.
+  // No order that there is repeats after more micro-batches than are compared.
+  using Ones = std::vector<std::pair<const Scheme*, int>>;
+  const Ones& SchemesOn(int devices, int microbatches);
+
  private:
+  const TuneOptions& options_;
+  std::map<std::pair<int, int>, Ones> ones_;
   std::map<std::tuple<std::string_view, int, int, int>, Sketch> sketches_;
   std::set<std::string_view> overlapping_;
 };
 
 // Whether a program's steps overlap.
 bool Overlaps(const Program& program);
+
+// What compiles a candidate; `job`: its job.
+CompileOptions CompileOf(const TuneOptions& options, const PriceSource& prices, const Job& job,
+                         const Node& node);
+// As the outcome has it.
+Candidate CandidateOf(CompileOptions compile, const Node& node);
 
 }  // namespace pp

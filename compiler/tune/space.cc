@@ -67,6 +67,12 @@ std::vector<int> LegalPeers(const TuneOptions& options, int given) {
 }
 
 Status CheckLayouts(const TuneOptions& o) {
+  if (o.tp > 0) {
+    Job job = o.job;
+    job.tp = o.tp;
+    job.layers_per_stage = {job.model.layers};
+    PP_RETURN_IF_ERROR(CheckJob(job));
+  }
   const std::vector<int> peers = LegalPeers(o, o.tp);
   if (peers.empty())
     return Status::Invalid(fmt::format("--tp: {} with --devices {} of {} ({})", o.tp, o.devices,

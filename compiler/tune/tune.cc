@@ -19,16 +19,13 @@
 #include "compiler/machine/costs.h"
 #include "compiler/passes/schedule.h"
 #include "compiler/play/ideal.h"
-#include "compiler/simulate.h"
 #include "compiler/tune/bounds.h"
 #include "compiler/tune/dependence.h"
+#include "compiler/tune/exact.h"
 #include "compiler/tune/node.h"
 #include "compiler/tune/pick.h"
-#include "compiler/tune/replay.h"
 #include "compiler/tune/space.h"
 #include "schema/base/background.h"
-#include "schema/model/layout.h"
-#include "schema/model/operators.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/placement.h"
 
@@ -45,14 +42,14 @@ constexpr size_t kMostFinalists = 2;
 constexpr int64_t kMostFittedCells = 1 << 10;
 constexpr size_t kAtOnce = 4;  // plans
 // Plans that the pick is compared with on other links.
-constexpr size_t kMostRivals = 8;
+constexpr size_t kMostRivals = 6;
 // Of plans that may be as fast, but for the error, and are simpler, so many go to the next level.
-constexpr int kMostSimpler = 32;
-constexpr int kMostCompared = 32;  // micro-batches of schemes on one device
+constexpr int kMostSimpler = 16;
 
 class Tuner {
  public:
-  explicit Tuner(const TuneOptions& options) : options_(options), jobs_(options, prices_) {
+  explicit Tuner(const TuneOptions& options)
+      : options_(options), jobs_(options, prices_), sketches_(options) {
     prices_.profiles = options.profiles;
     prices_.layouts = std::make_shared<Layouts>();
     if (options.profiles.empty()) prices_.machine = options.machine;
@@ -64,7 +61,7 @@ class Tuner {
     while (!open_.empty()) {
       Node next = Next();
       if (next.level == Level::kPlan) {
-        Rival again;
+        Played again;
         Plan(next, &again);  // for its parts
         return CandidateOf(next);
       }
@@ -75,12 +72,6 @@ class Tuner {
 
   Result<Tuned> Run() {
     const auto begin = std::chrono::steady_clock::now();
-    if (options_.tp > 0) {
-      Job job = options_.job;
-      job.tp = options_.tp;
-      job.layers_per_stage = {job.model.layers};
-      PP_RETURN_IF_ERROR(CheckJob(job));
-    }
     PP_RETURN_IF_ERROR(CheckLayouts(options_));
     Doing("candidates");
     Enumerate();
@@ -117,11 +108,11 @@ class Tuner {
     }
   };
   static bool Sooner(const Node& a, const Node& b) { return a.seconds < b.seconds; }
+  void Refuse(const Status& status) { refused_ = refused_.ok() ? status : refused_; }
 
   Node Next() {
     const Node next = open_.top();
-    open_.pop();
-    return next;
+    return open_.pop(), next;
   }
 
   void Doing(const std::string& what) const {
@@ -129,39 +120,12 @@ class Tuner {
   }
 
   CompileOptions CompileOf(const Node& node) const {
-    CompileOptions compile;
-    compile.scheme = node.scheme->name;
-    compile.shape = node.shape();
-    compile.replicas = node.replicas;
-    compile.zero = node.variant.zero;
-    compile.rank_order = node.variant.rank_order;
-    compile.passes = node.way == Way::kAll     ? "apply-checkpoint"
-                     : node.way == Way::kMario ? "mario"
-                                               : "";
-    compile.prices = prices_;
-    compile.job = jobs_[node.job];
-    compile.job.layers_per_stage = options_.cuts;
-    compile.balance_layers = options_.cuts.empty();
-    if (node.way != Way::kFit) return compile;
-    compile.fit.limit = {MemoryLimit::kBytes, {options_.memory}};
-    compile.fit.quick = options_.search_seconds == 0;
-    compile.fit.search_seconds = options_.search_seconds;
-    return compile;
+    return pp::CompileOf(options_, prices_, jobs_[node.job], node);
   }
-
   Candidate CandidateOf(const Node& node) const {
     CompileOptions compile = CompileOf(node);
-    compile.prices.layouts = nullptr;
-    return {.compile = std::move(compile),
-            .level = node.level,
-            .open = node.open,
-            .counted = node.counted,
-            .seconds = node.seconds,
-            .bytes = node.bytes,
-            .bubble = node.bubble,
-            .parts = node.parts,
-            .fits = node.fits,
-            .lacks = node.lacks};
+    compile.prices.layouts = nullptr;  // of this search
+    return pp::CandidateOf(std::move(compile), node);
   }
 
   void Enumerate() {
@@ -187,48 +151,12 @@ class Tuner {
 
   void AddSchemes(const Node& base) {
     Bounds known;
-    for (const auto& [scheme, stages] : SchemesOn(base.devices, base.microbatches)) {
+    for (const auto& [scheme, stages] : sketches_.SchemesOn(base.devices, base.microbatches)) {
       Node node = base;
       node.scheme = scheme;
       node.stages_per_device = stages;
       Add(node, std::nullopt, &known);
     }
-  }
-
-  // Those to try, with their numbers of stages on a device. On one device many schemes are the same
-  // one. Several stages, whose gradients are reduced one by one, and split backwards make others.
-  // No order that there is repeats after more micro-batches than are compared.
-  using Ones = std::vector<std::pair<const Scheme*, int>>;
-  const Ones& SchemesOn(int devices, int microbatches) {
-    const int some = devices > 1 ? 0 : std::min(microbatches, kMostCompared);
-    const auto [found, is_new] = ones_.try_emplace({devices, some});
-    if (!is_new) return found->second;
-    std::vector<std::pair<int, std::vector<Instruction>>> schedules;  // stages, and the list
-    for (const Scheme& scheme : Schemes()) {
-      if (!options_.scheme.empty() && scheme.name != options_.scheme) continue;
-      for (const int stages : StagesToTry(options_, scheme, devices)) {
-        if (devices == 1 && options_.scheme.empty() && !IsOther(scheme, stages, some, &schedules))
-          continue;
-        found->second.emplace_back(&scheme, stages);
-      }
-    }
-    return found->second;
-  }
-
-  static bool IsOther(const Scheme& scheme, int stages, int microbatches,
-                      std::vector<std::pair<int, std::vector<Instruction>>>* schedules) {
-    const auto built =
-        BuildSchedule(std::string(scheme.name),
-                      {.devices = 1, .microbatches = microbatches, .stages_per_device = stages});
-    if (!built.ok() || Overlaps(*built)) return false;
-    const auto& body = built->lists[0].body;
-    const bool whole = std::none_of(
-        body.begin(), body.end(), [](const Instruction& i) { return i.op == Op::kBackwardInput; });
-    if (built->stages == 1 && whole && scheme.name != "1f1b") return false;
-    std::pair schedule(built->stages, body);
-    if (std::find(schedules->begin(), schedules->end(), schedule) != schedules->end()) return false;
-    schedules->push_back(std::move(schedule));
-    return true;
   }
 
   // A sketch of a candidate's schedule, with its job; null if it has none.
@@ -309,8 +237,7 @@ class Tuner {
     node->seconds = std::max(node->seconds, WorkBound(program, *costs, all, recomputes));
     const Parts& parts = node->parts;
     node->parts.bubble = std::max(0.0, node->seconds - parts.compute - parts.optimizer);
-    const LiveBytes live(program, prices_.layouts.get());
-    for (int d = 0; d < program.devices; ++d) node->bytes = std::max(node->bytes, live.Of(d, {}));
+    node->bytes = std::max(node->bytes, MostLiveBytes(program.Head(), prices_.layouts.get()));
     return true;
   }
 
@@ -324,10 +251,6 @@ class Tuner {
       if (Bound(*program, variant, &one) && Fits(one, "weights, gradients and optimizer"))
         open_.push(one);
     }
-  }
-
-  void Refuse(const Status& status) {
-    if (refused_.ok()) refused_ = status;
   }
 
   bool Fits(Node& node, const char* takes) {
@@ -453,79 +376,18 @@ class Tuner {
     return true;
   }
 
-  // What does not fit is compiled no further, and its time stays a bound. What fits is proved to
-  // the end: the simulation shows the progress. No plan is kept: the pick is compiled once more.
-  // `kept`: the plan, for a rival.
-  bool Plan(Node& node, Rival* kept = nullptr) {
-    CompileOptions compile = CompileOf(node);
-    compile.proves = false;
-    compile.leaves = Form::kPlan;
-    auto program = Compile(compile);
-    if (!program.ok()) return false;
-    node.bytes = ArenaOf(*program);
+  // To the exact level, unless it does not fit; `kept`: the plan, and its parts. False: it is
+  // illegal.
+  bool Plan(Node& node, Played* kept = nullptr) {
+    const auto exact = ExactOf(CompileOf(node), options_.memory, kept);
+    if (!exact) return false;
+    node.bytes = exact->bytes;
     if (node.bytes > options_.memory) return true;
-    const auto costs = pp::CostsOf(*program);
-    if (!costs.ok() || !AddEvaluation(*program, {.costs = *costs}).ok()) return false;
-    node.bytes = ArenaOf(*program);
-    if (node.bytes > options_.memory) return true;
-    for (DeviceList& list : program->lists) list.evaluation = std::vector<Instruction>();
-    std::vector<WaitsFor> waits_for;
-    if (!VerifyLists(*program, Depth::kPlan, &waits_for).ok()) return false;
-    const auto replay = Replay::Make(*program, waits_for);
-    const auto makespan = replay.ok() ? replay->Makespan(*costs) : Result<double>(replay.status());
-    if (!makespan.ok()) return false;
-    node.seconds = *makespan;
-    if (kept != nullptr) {
-      const auto parts = PartsOf(*program, *replay, *costs, *makespan);
-      if (!parts.ok()) return false;
-      node.parts = *parts;
-    }
-    const double busy = MeanBusyTime(*program, *costs, [](Op) { return true; });
-    if (*makespan > 0) node.bubble = 1 - busy / *makespan;
+    node.seconds = exact->seconds;
+    node.bubble = exact->bubble;
+    if (kept != nullptr) node.parts = exact->parts;
     node.level = Level::kPlan;
-    if (kept != nullptr) {
-      kept->plan = std::move(*program);
-      kept->waits_for = std::move(waits_for);
-    }
     return true;
-  }
-
-  // Of what the makespan is longer by than without messages, and without reductions either, the
-  // rest computes, updates weights or waits.
-  static Result<Parts> PartsOf(const Program& program, const Replay& replay, CostModel costs,
-                               double makespan) {
-    Parts parts;
-    parts.optimizer = MeanBusyTime(program, costs, [](Op op) { return op == Op::kStep; });
-    costs = Scaled(std::move(costs), CostPart::kMessages, 0);
-    const auto quiet = replay.Makespan(costs);
-    PP_RETURN_IF_ERROR(quiet.status());
-    costs = Scaled(std::move(costs), CostPart::kReductions, 0);
-    const auto alone = replay.Makespan(costs);
-    PP_RETURN_IF_ERROR(alone.status());
-    parts.compute = MeanBusyTime(program, costs, [](Op op) { return op != Op::kStep; });
-    parts.messages = makespan - *quiet;
-    parts.reductions = *quiet - *alone;
-    parts.bubble = std::max(0.0, *alone - parts.compute - parts.optimizer);
-    return parts;
-  }
-
-  template <typename Counts>
-  static double MeanBusyTime(const Program& program, const CostModel& costs, Counts counts) {
-    const Durations durations(costs, program);
-    double busy = 0;
-    for (const DeviceList& list : program.lists) {
-      std::vector<Instruction> some;
-      std::copy_if(list.body.begin(), list.body.end(), std::back_inserter(some),
-                   [&](const Instruction& i) { return counts(i.op); });
-      busy += BusyTime(some, durations);
-    }
-    return busy / program.devices;
-  }
-
-  static double ArenaOf(const Program& program) {
-    int64_t most = 0;
-    for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
-    return static_cast<double>(most);
   }
 
   // Of those that could be faster by more than the error, if they fitted, a few are fitted: what at
@@ -560,21 +422,13 @@ class Tuner {
     return best.empty() ? HUGE_VAL : best.front().seconds;
   }
 
-  // For the bytes that are too many: of the stages, the least time that frees a byte.
   double LeastRecomputed(const Node& node) {
     Program* model = ModelOf(node);
     if (model == nullptr) return HUGE_VAL;
     model->zero = node.variant.zero;
     const auto costs = CostsOf(*model);
-    if (!costs.ok()) return HUGE_VAL;
-    const std::vector<double> shares = model->Shares();
-    double per_byte = HUGE_VAL;
-    for (int s = 0; s < model->stages; ++s) {
-      const auto stash =
-          static_cast<double>(prices_.layouts->Of(*model->job, s).layout.stash_bytes);
-      if (stash > 0) per_byte = std::min(per_byte, At(costs->r, s) * shares[s] / stash);
-    }
-    return per_byte < HUGE_VAL ? per_byte * (node.bytes - options_.memory) : HUGE_VAL;
+    const double too_many = node.bytes - options_.memory;
+    return costs.ok() ? too_many * LeastToFree(*model, *costs, prices_.layouts.get()) : HUGE_VAL;
   }
 
   // Among the exact ones. Returns its place.
@@ -637,10 +491,8 @@ class Tuner {
 
   // What is shown is compiled once more, for its parts: few of those that are compiled are shown.
   void Hand() {
-    for (Node& node : best_) {
-      Rival again;
-      Plan(node, &again);
-    }
+    Played again;
+    for (Node& node : best_) Plan(node, &again);
     for (const auto& [from, to] :
          {std::pair(&best_, &tuned_.best), {&rest_, &tuned_.rest}, {&large_, &tuned_.large}})
       for (const Node& node : *from) to->push_back(CandidateOf(node));
@@ -654,12 +506,12 @@ class Tuner {
     PP_RETURN_IF_ERROR(program.status());
     std::vector<WaitsFor> waits_for;
     PP_RETURN_IF_ERROR(Verify(*program, Depth::kPlan, &waits_for));
-    tuned_.model_operations = OperationsOf(*program);
+    tuned_.model_operations = ModelOperations(*program);
     tuned_.plan = std::move(*program);
     if (!options_.profiles.empty()) return {};
     std::vector<Rival> rivals;
-    rivals.push_back({tuned_.best[tuned_.pick], *tuned_.plan, std::move(waits_for)});
-    for (DeviceList& list : rivals[0].plan.lists) list.evaluation.clear();
+    rivals.push_back({tuned_.best[tuned_.pick], {*tuned_.plan, std::move(waits_for)}});
+    for (DeviceList& list : rivals[0].played.plan.lists) list.evaluation.clear();
     FindRivals(&rivals);
     Doing("what it depends on");
     auto dependences = DependencesOf(options_, std::move(rivals));
@@ -680,17 +532,15 @@ class Tuner {
     };
     for (const auto* list : {&best_, &rest_})
       for (const Node& node : *list) {
+        const auto known = [&](RankOrder order) {
+          const auto found = least.find({jobs_[node.job].tp, node.devices, order});
+          return found != least.end() && found->second.seconds <= node.seconds;
+        };
+        if (known(RankOrder::kTpPpDp) && known(RankOrder::kTpDpPp)) continue;
         Program* program = node.open ? ModelOf(node) : nullptr;
-        const Key one(jobs_[node.job].tp, node.devices, RankOrder::kTpPpDp);
-        if (const auto known = least.find(one);
-            known != least.end() && known->second.seconds <= node.seconds &&
-            least.contains({std::get<0>(one), std::get<1>(one), RankOrder::kTpDpPp}))
-          continue;
-        if (program == nullptr) {
-          consider(node);
-          continue;
-        }
-        for (const Variant& variant : VariantsToTry(options_, *program)) {
+        if (program == nullptr) consider(node);
+        for (const Variant& variant :
+             program ? VariantsToTry(options_, *program) : std::vector<Variant>()) {
           Node decided = node;
           decided.open = false;
           if (Bound(*program, variant, &decided) && decided.bytes <= options_.memory)
@@ -698,7 +548,7 @@ class Tuner {
         }
       }
     std::vector<Node> order;
-    for (const auto& [key, node] : least) order.push_back(node);
+    for (const auto& one : least) order.push_back(one.second);
     std::stable_sort(order.begin(), order.end(), Sooner);
     const CompileOptions& pick = tuned_.best[tuned_.pick].compile;
     const Key own(pick.job.tp, pick.shape.devices, pick.rank_order);
@@ -706,8 +556,7 @@ class Tuner {
       if (rivals->size() > kMostRivals) return;
       if (Key(jobs_[node.job].tp, node.devices, node.variant.rank_order) == own) continue;
       Rival rival;
-      Doing(NameOf(node));
-      if (!Plan(node, &rival) || node.bytes > options_.memory) continue;
+      if (!Plan(node, &rival.played) || node.bytes > options_.memory) continue;
       rival.candidate = CandidateOf(node);
       rivals->push_back(std::move(rival));
     }
@@ -731,29 +580,10 @@ class Tuner {
         options_.memory / (1 << 30), NameOf(least), least.bytes / (1 << 30), least.lacks));
   }
 
-  // Of a step: 6N + 12LCT for each token, but 4 for what is frozen, which has no weight gradient.
-  static double OperationsOf(const Program& program) {
-    const Job& job = *program.job;
-    double operations = 0;  // per token
-    for (int s = 0; s < program.stages; ++s)
-      for (const StageOperator& placed : LayoutStage(job, s).operators) {
-        const Operator& op = placed.op;
-        if (op.kind == OperatorKind::kLinear)
-          operations +=
-              (op.parameters[0].trainable ? 6 : 4) * MultiplyAdds(op, job.sequence_length) +
-              6 * AdapterMultiplyAdds(op);
-        if (op.kind == OperatorKind::kAttention)
-          operations += 12 * static_cast<double>(op.out) * job.sequence_length;
-      }
-    return operations * static_cast<double>(job.tokens()) * program.microbatches *
-           program.replicas * job.tp;
-  }
-
   const TuneOptions& options_;
   PriceSource prices_;
   Jobs jobs_;
   Sketches sketches_;
-  std::map<std::pair<int, int>, Ones> ones_;
   std::priority_queue<Node, std::vector<Node>, Later> open_;
   std::vector<Node> best_, rest_, large_;
   Tuned tuned_;
