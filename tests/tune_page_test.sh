@@ -31,7 +31,9 @@ const line = xOf(memory);
 data.candidates.forEach((c, i) => {
   const x = Number(dots.get(i).getAttribute("cx")), y = Number(dots.get(i).getAttribute("cy"));
   if (c.fits !== (x <= line)) errors.push("candidate " + i + " on the wrong side");
-  if (c.fits && i > 0 && y < Number(dots.get(0).getAttribute("cy"))) errors.push(i + " above the best");
+  // Faster than the first, which is the simplest, are only those that are as fast but for the error.
+  if (c.fits && i > 0 && !c.as_fast && y < Number(dots.get(0).getAttribute("cy")))
+    errors.push(i + " above the best");
 });
 const last = counts[0] - 1;
 dots.get(last).dispatchEvent(new MouseEvent("mouseenter"));

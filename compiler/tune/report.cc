@@ -300,8 +300,7 @@ std::string TuneReport::Json() const {
                      {"tokens", Tokens()},
                      {"mfu_counts", "6N + 12LCT"},
                      {"model_error", ModelError(options_)},
-                     {"not_considered", kNotConsidered},
-                     {"best", JsonOf(pick)}};
+                     {"not_considered", kNotConsidered}};
   if (options_.tokens > 0) out["training_days"] = options_.tokens / Tokens() * pick.seconds / 86400;
   if (tuned_.beside) out["beside"] = JsonOf(*tuned_.beside);
   out["depends_on"] = nlohmann::json::array();
@@ -322,6 +321,7 @@ std::string TuneReport::Json() const {
       one["as_fast"] = IsAsFast(candidate);
       out["candidates"].push_back(std::move(one));
     }
+  out["best"] = out["candidates"].front();
   return out.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 

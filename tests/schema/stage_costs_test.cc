@@ -13,7 +13,7 @@ namespace {
 std::string ErrorOf(const std::string& json, const Program& program) {
   const auto read = ParseStageCosts(json);
   const auto costs = read.ok() ? CostsOfStages(*read, program) : read;
-  return costs.ok() ? "right: " + ToText(*costs) : costs.status().message();
+  return costs.ok() ? "right: " + ToText(Compact(*costs)) : costs.status().message();
 }
 
 }  // namespace
