@@ -32,7 +32,7 @@ constexpr double kMost = 1e24;
 //   products   60 to 80 % of the peak, a B200 half of it (power); FlashAttention-2 about 200 of an
 //              A100's 312 TFLOP/s and 350 of an H100's 989 (Dao, 2023, section 4). An H200's shares
 //              are fitted to training steps of two models on one (kernels/README.md); those of four
-//              others are then 1.9 % off on average.
+//              others are then 2.3 % off on average.
 //   inside     the bus bandwidth of NCCL's rings over a node's devices: 232 of 300 GB/s (A100), 350
 //              to 365 of 450 (H100), 606 (B200), 700 (72 of GB200); of RCCL's 313 (MI300X, whose
 //              pairs have a link of 48)
