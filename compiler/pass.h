@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/memory_limit.h"
+#include "compiler/search/method.h"
 #include "schema/base/status.h"
 #include "schema/program.h"
 #include "schema/semantics/cost_model.h"
@@ -44,6 +45,7 @@ struct MemoryFit {
   bool quick = false;                             // no local search
   // Other schedules of the same stages on the same devices, for the search to start from.
   std::vector<Program> related = {};
+  search::Method without = search::Method::kNone;  // of the search's
 };
 
 // Each device's compute instructions with SEND and RECV between them.

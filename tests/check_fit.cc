@@ -8,7 +8,7 @@
 
 namespace pp {
 
-Fitted Fit(const FitCase& c, bool quick) {
+Fitted Fit(const FitCase& c, bool quick, search::Method without) {
   CompileOptions options{.scheme = c.scheme,
                          .shape = {.devices = c.devices,
                                    .microbatches = c.microbatches,
@@ -17,8 +17,10 @@ Fitted Fit(const FitCase& c, bool quick) {
   const auto limit = ParseMemoryLimit(c.limit);
   REQUIRE(limit.ok());
   FitReport report;
-  options.fit = {
-      .limit = *limit, .report = [&](const FitReport& r) { report = r; }, .quick = quick};
+  options.fit = {.limit = *limit,
+                 .report = [&](const FitReport& r) { report = r; },
+                 .quick = quick,
+                 .without = without};
   auto program = Compile(options);
   INFO(program.status().message());
   REQUIRE(program.ok());

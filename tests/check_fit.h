@@ -22,7 +22,7 @@ struct Fitted {
 };
 
 // `quick`: no local search.
-Fitted Fit(const FitCase& c, bool quick = false);
+Fitted Fit(const FitCase& c, bool quick = false, search::Method without = search::Method::kNone);
 
 // The most memory that a list holds, by the rules in compiler/README.md alone: a cell's memory by
 // what has been done for it so far.

@@ -83,20 +83,20 @@ Result<std::vector<FitRow>> ReadPeers() {
   return rows;
 }
 
-Result<FitReport> Fit(const FitRow& row, Objective objective) {
+Result<FitReport> Fit(const FitRow& row, Objective objective, search::Method without) {
   const auto limit = ParseMemoryLimit(row.limit);
   if (!limit.ok()) return limit.status();
   FitReport report;
-  const Result<Program> program =
-      Compile({.scheme = row.scheme,
-               .shape = {.devices = row.devices,
-                         .microbatches = row.microbatches,
-                         .stages_per_device = row.stages_per_device},
-               .clip = objective != Objective::kPeriod,
-               .costs = row.costs,
-               .fit = {.limit = *limit, .objective = objective, .report = [&](const auto& r) {
-                         report = r;
-                       }}});
+  const Result<Program> program = Compile({.scheme = row.scheme,
+                                           .shape = {.devices = row.devices,
+                                                     .microbatches = row.microbatches,
+                                                     .stages_per_device = row.stages_per_device},
+                                           .clip = objective != Objective::kPeriod,
+                                           .costs = row.costs,
+                                           .fit = {.limit = *limit,
+                                                   .objective = objective,
+                                                   .report = [&](const auto& r) { report = r; },
+                                                   .without = without}});
   if (!program.ok()) return program.status();
   return report;
 }

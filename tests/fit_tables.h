@@ -29,6 +29,7 @@ Result<std::vector<FitRow>> ReadOptima();
 Result<std::vector<FitRow>> ReadPeers();
 
 // What fit-memory reports of a row's pipeline.
-Result<FitReport> Fit(const FitRow& row, Objective objective);
+Result<FitReport> Fit(const FitRow& row, Objective objective,
+                      search::Method without = search::Method::kNone);
 
 }  // namespace pp

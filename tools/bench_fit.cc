@@ -1,13 +1,10 @@
 // How good fit-memory is and how long it takes on pipelines of any size. The gap is relative to a
 // lower bound, which is itself some percent below the optimum in the middle of the memory range.
-// What a method of the search gains is seen beside bench_fit_without_METHOD; one that no row misses
-// (0.05 % on average) should go.
 // Then, beside optima and beside the schedules of sail-sg's zero-bubble repository
 // (tests/fit_tables.h; to be run where tests/reference is found).
 //
 //   bench_fit              all of that
 //   bench_fit --slower     also each row of these tables that is slower, and by how much
-//   bench_fit --every N    each Nth row of these tables
 //   bench_fit --limits N   instead: N random pipelines, each under two neighbouring limits of the
 //                          grid (ten in an octave): more memory should never be slower
 #include <fmt/format.h>
@@ -44,14 +41,9 @@ constexpr Row kRows[] = {
     {"zb-v", 8, 1024, 3},   {"hanayo", 8, 1024, 4}, {"interleaved", 8, 1024, 8},
 };
 
-struct Compared {
-  bool slower = false;  // print each row that is slower
-  int every = 1;
-};
-
 // Each table's rows beside what fit-memory finds.
 Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objective objective,
-               const Compared& compared) {
+               bool slower) {
   const bool period = objective == Objective::kPeriod;
   if (!rows.ok()) return rows.status();
   struct Sum {
@@ -59,12 +51,11 @@ Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objec
     double gaps = 0, worst = -1, bounds = 0;
   };
   std::map<std::string, Sum> sums;
-  for (size_t i = 0; i < rows->size(); i += static_cast<size_t>(compared.every)) {
-    const FitRow& row = (*rows)[i];
+  for (const FitRow& row : *rows) {
     const Result<FitReport> report = Fit(row, objective);
     if (!report.ok()) return report.status();
     const double gap = report->makespan / (period ? row.span : row.makespan) - 1;
-    if (compared.slower && gap > 1e-4)
+    if (slower && gap > 1e-4)
       fmt::print("{} {} D={} M={} V={} {} limit {}: {:+.2f} %, {:.2f} % above the bound\n",
                  row.table, row.scheme, row.devices, row.microbatches, row.stages_per_device,
                  row.costs, row.limit, gap * 100,
@@ -155,7 +146,7 @@ int CompareLimits(int pipelines) {
   return 0;
 }
 
-int Main(const Compared& compared) {
+int Main(bool slower) {
   fmt::print("{:<12} {:>3} {:>5} {:>6} {:>9} {:>10} {:>11} {:>8} {:>8}\n", "scheme", "D", "M",
              "limit", "kept all", "makespan", "lower bound", "gap", "seconds");
   for (const Row& row : kRows) {
@@ -182,9 +173,9 @@ int Main(const Compared& compared) {
                row.scheme, row.devices, row.microbatches, row.limit, free.makespan, report.makespan,
                *report.lower_bound, (report.makespan / *report.lower_bound - 1) * 100, seconds);
   }
-  Status status = Compare("optima", ReadOptima(), Objective::kStep, compared);
-  if (status.ok()) status = Compare("sail-sg's", ReadPeers(), Objective::kStep, compared);
-  if (status.ok()) status = Compare("from step to step", ReadPeers(), Objective::kPeriod, compared);
+  Status status = Compare("optima", ReadOptima(), Objective::kStep, slower);
+  if (status.ok()) status = Compare("sail-sg's", ReadPeers(), Objective::kStep, slower);
+  if (status.ok()) status = Compare("from step to step", ReadPeers(), Objective::kPeriod, slower);
   if (!status.ok()) {
     fmt::print(stderr, "bench_fit: error: {}\n", status.message());
     return static_cast<int>(status.code());
@@ -200,12 +191,9 @@ int main(int argc, char** argv) {
   int pipelines = 0;
   if (argc == 3 && option == "--limits" && pp::ReadNumber(argv[2], &pipelines) && pipelines > 0)
     return pp::CompareLimits(pipelines);
-  pp::Compared compared{.slower = argc == 2 && option == "--slower"};
-  const bool every = argc == 3 && option == "--every" && pp::ReadNumber(argv[2], &compared.every) &&
-                     compared.every > 0;
-  if (argc > 1 && !compared.slower && !every) {
-    fmt::print(stderr, "usage: bench_fit [--slower | --every N | --limits N]\n");
+  if (argc > 2 || (argc == 2 && option != "--slower")) {
+    fmt::print(stderr, "usage: bench_fit [--slower | --limits N]\n");
     return 2;
   }
-  return pp::Main(compared);
+  return pp::Main(argc == 2);
 }

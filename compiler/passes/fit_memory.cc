@@ -172,15 +172,20 @@ FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& c
     return fits ? ScheduleTime(plan, context) : HUGE_VAL;
   };
   std::future<double> scheme_time = std::async(kInBackground, time_of, std::cref(program));
-  std::future<double> mario_time = std::async(kInBackground, [&, mario] {
-    return mario.valid() && mario.get() ? time_of(*mario.get()) : HUGE_VAL;
-  });
-  search::SearchOutcome outcome =
-      search::Search(problem, StartsOf(program, context.fit.related, problem),
-                     {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
-                      .seconds = context.fit.search_seconds,
-                      .lower_bound = lower_bound,
-                      .progress = context.fit.progress});
+  const auto time_of_mario = [&, mario] {
+    const bool uses = context.fit.without != search::Method::kMario && mario.valid() && mario.get();
+    return uses ? time_of(*mario.get()) : HUGE_VAL;
+  };
+  std::future<double> mario_time = std::async(kInBackground, time_of_mario);
+  const bool uses_related = context.fit.without != search::Method::kRelated;
+  search::SearchOutcome outcome = search::Search(
+      problem,
+      StartsOf(program, uses_related ? context.fit.related : std::vector<Program>(), problem),
+      {.effort = context.fit.quick ? search::Effort{.turns = 0} : effort,
+       .seconds = context.fit.search_seconds,
+       .lower_bound = lower_bound,
+       .without = context.fit.without,
+       .progress = context.fit.progress});
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
   double makespan = ScheduleTime(best, context);
@@ -280,7 +285,8 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   const bool few = problem.cells() <= kFewCells;
   const search::Effort effort = few ? kShortTurns : search::Effort{};
   *report = FitOnce(program, mario, context, problem, effort, lower_bound);
-  if (limits.size() > 1 || context.fit.quick || search::IsLarge(problem.cells()) ||
+  if (limits.size() > 1 || context.fit.quick ||
+      context.fit.without == search::Method::kLowerLimits || search::IsLarge(problem.cells()) ||
       search::HasSteadyState(problem))
     return {};
   LowerLimits(scheme, mario, context, effort)

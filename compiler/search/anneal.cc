@@ -82,11 +82,11 @@ class Annealer {
   }
 
   bool Change() {
-    if (random_.Below(3) == 0) return MoveAcross();
+    if (bench_.Uses(Method::kAcross) && random_.Below(3) == 0) return MoveAcross();
     const int what = random_.Below(16);
-    if (what < 9) return MoveCritical();
+    if (what < 9 && bench_.Uses(Method::kCritical)) return MoveCritical();
     const int device = random_.Below(problem_.devices);
-    const bool toggles = what >= 13 && can_drop_;
+    const bool toggles = what >= 13 && can_drop_ && bench_.Uses(Method::kToggle);
     return (toggles ? Toggle(device) : MoveAny(device)) && Repair(device);
   }
 

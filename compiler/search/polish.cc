@@ -195,8 +195,11 @@ double Polish(const Problem& problem, const PolishOptions& options, Clock& clock
   };
   int changes = 1;
   for (int round = 0; round < options.rounds && changes > 0; ++round) {
-    changes = on_all([&](Polisher& on, int device) { return on.Keep(device); });
-    clock.Earliest(plan);
+    changes = 0;
+    if (round > 0 || options.first == PolishOptions::kKeep) {
+      changes += on_all([&](Polisher& on, int device) { return on.Keep(device); });
+      clock.Earliest(plan);
+    }
     changes += on_all([&](Polisher& on, int device) {
       const int moved = on.Prepose(device);
       if (moved > 0 && options.retime == Retime::kEachDevice) clock.Earliest(plan);

@@ -22,6 +22,7 @@ namespace pp::search {
 enum class Retime { kEachDevice, kEachRound };
 
 struct PolishOptions {
+  enum { kKeep, kPrepose } first = kKeep;
   Retime retime = Retime::kEachDevice;
   int rounds = 12;
   int threads = 1;  // kEachRound: that share the devices; the plan is the same

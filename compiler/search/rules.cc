@@ -34,6 +34,28 @@ int Window(const Problem& problem, const std::vector<int>& cells, const Policy& 
 
 }  // namespace
 
+Rules Imitate(const Problem& problem, const Plan& plan) {
+  Rules rules = MakeRules(problem, plan, {.first = First::kForwardAlways});
+  for (const auto& list : plan.lists) {
+    int in_flight = 0, weights = 0;
+    for (Task task : list) {
+      const int cell = CellOf(task);
+      if (PartOf(task) == Part::kForward) {
+        CellRule& rule = rules.cells[cell];
+        rule.window = ++in_flight;
+        rule.weights = weights;
+        rule.keep = !plan.dropped[cell];
+      } else if (PartOf(task) == Part::kBackward) {
+        --in_flight;
+        if (problem.split[cell]) ++weights;
+      } else if (PartOf(task) == Part::kWeight) {
+        --weights;
+      }
+    }
+  }
+  return rules;
+}
+
 Rules MakeRules(const Problem& problem, const Plan& plan, const Policy& policy) {
   Rules rules;
   rules.cells.resize(problem.cells());

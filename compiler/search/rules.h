@@ -47,4 +47,7 @@ struct Policy {
 // The orders of `plan`, and one rule for all cells of a device.
 Rules MakeRules(const Problem& problem, const Plan& plan, const Policy& policy);
 
+// Rules by which the dispatcher builds a plan much like `plan`.
+Rules Imitate(const Problem& problem, const Plan& plan);
+
 }  // namespace pp::search

@@ -19,7 +19,7 @@ namespace pp::search {
 namespace {
 
 // The work of the policies, and of a turn of local search.
-constexpr int64_t kPolicyWork = 7'000'000, kRulesWork = 9'000'000;
+constexpr int64_t kPolicyWork = 7'000'000, kRulesWork = 9'000'000, kBestRulesWork = 1'800'000;
 constexpr int64_t kAnnealWork = 15'000'000, kAnnealWorkPerCell = 12'000;
 constexpr int kMostWorkCells = 1'600;
 // The work of the dispatcher for one plan, where there is another one.
@@ -33,7 +33,7 @@ constexpr size_t kMostOrders = 4;
 
 // Roughly in order of usefulness: each gained the most over those before it, on some hundred
 // pipelines of 2 to 16 devices, with even and uneven costs.
-constexpr Policy kPolicies[] = {
+constexpr Policy kPolicies[kPolicyCount] = {
     {Policy::kFlow, 1, Policy::kInputs, First::kForwardAlways},
     {Policy::kOpen, 1, Policy::kInputs, First::kForward},
     {Policy::kRoundTrip, 0.5, Policy::kInputs, First::kForwardAlways},
@@ -83,7 +83,7 @@ void TryPlan(Workbench& bench, const Plan& plan, const PolishOptions& options) {
 void TryStarts(Workbench& bench, const Plan& start) {
   const Problem& problem = bench.problem;
   const bool large = IsLarge(problem.cells());
-  const PolishOptions options = PolishFor(problem);
+  PolishOptions options = PolishFor(problem);
   const Plan kept = KeepAll(start);
   std::vector<std::future<Tried>> tries;
   const auto add = [&](auto make) {
@@ -95,10 +95,14 @@ void TryStarts(Workbench& bench, const Plan& start) {
   };
   add([&] { return std::optional(start); });
   if (kept.lists != start.lists) add([&] { return std::optional(kept); });
-  add([&] { return PlaceWeights(problem, kept); });
+  if (bench.Uses(Method::kPlaceWeights)) add([&] { return PlaceWeights(problem, kept); });
   for (auto& tried : tries) OfferBoth(bench, tried.get());
   // With many cells each of these takes long, and the policies recompute, too.
   if (large && bench.best_makespan() != kNever) return;
+  if (!bench.Uses(Method::kDropAll)) return;
+  TryPlan(bench, DropAll(start), options);
+  if (large) return;
+  options.first = PolishOptions::kPrepose;
   TryPlan(bench, DropAll(start), options);
 }
 
@@ -189,9 +193,10 @@ void SortInTurns(std::vector<TriedRules>& tried) {
 std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   std::vector<TriedRules> tried;
   Orders orders(bench, start);
-  for (const Policy& policy : kPolicies)
+  for (int policy = 0; policy < kPolicyCount; ++policy)
     for (size_t i = 0; !bench.Over() && orders.At(i) != nullptr; ++i) {
-      TriedRules next{i, 0, MakeRules(bench.problem, *orders.At(i), policy)};
+      if (!bench.Uses(PolicyMethod(policy))) continue;
+      TriedRules next{i, 0, MakeRules(bench.problem, *orders.At(i), kPolicies[policy])};
       next.makespan = bench.dispatcher.Run(
           next.rules, kNever,
           bench.best_makespan() == kNever ? Dispatcher::kAnyWork
@@ -208,9 +213,10 @@ std::vector<TriedRules> TryPolicies(Workbench& bench, const Plan& start) {
   return tried;
 }
 
-// A turn of local search, with another policy's rules in each: on these rules, and on the best plan
-// itself. From several starts: every other turn, instead of on the best plan, on the one that the
-// policy's rules have led to, so that not all turns end where the first did.
+// A turn of local search, with another policy's rules in each: on these rules, on rules derived
+// from the best plan, and on that plan itself. From several starts: every other turn, instead of on
+// the best plan, on the one that the policy's rules have led to, so that not all turns end where
+// the first did.
 void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn,
              const Effort& effort) {
   const auto shared = [&](int64_t work) { return static_cast<int64_t>(effort.share * work); };
@@ -220,10 +226,13 @@ void Improve(Workbench& bench, const std::vector<TriedRules>& tried, size_t turn
   Plan start;
   if (!tried.empty()) {
     const Rules& rules = tried[turn % tried.size()].rules;
-    bench.Allow(shared(kRulesWork));
+    bench.Allow(bench.Uses(Method::kVary) ? shared(kRulesWork) : 0);
     start = VaryRules(bench, rules);
   }
-  Anneal(bench, several && turn % 2 == 1 ? start : bench.best(), work);
+  bench.Allow(shared(kBestRulesWork));
+  if (bench.Uses(Method::kImitate)) VaryRules(bench, Imitate(bench.problem, bench.best()));
+  const bool other = several && turn % 2 == 1 && bench.Uses(Method::kOtherStart);
+  if (bench.Uses(Method::kAnneal)) Anneal(bench, other ? start : bench.best(), work);
 }
 
 }  // namespace
@@ -236,6 +245,7 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
                      const SearchOptions& options) {
   const double bound = options.lower_bound ? *options.lower_bound : LowerBound(problem);
   Workbench bench(problem, bound + problem.lead, options.progress);
+  bench.without = options.without;
   const Plan* fastest = &starts.front();
   if (IsLarge(problem.cells())) {
     fastest = &MostPromising(problem, starts);
@@ -247,7 +257,8 @@ SearchOutcome Search(const Problem& problem, const std::vector<Plan>& starts,
       if (bench.best_makespan() < before) fastest = &start;
     }
   }
-  const bool steady = options.effort.turns > 0 && HasSteadyState(problem);
+  const bool steady =
+      options.effort.turns > 0 && bench.Uses(Method::kSteady) && HasSteadyState(problem);
   if (steady && !bench.Finished())
     for (const Plan& plan : SteadyPlans(problem, starts, *fastest, options.effort.share))
       TryPlan(bench, plan, PolishFor(problem));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "compiler/search/method.h"
 #include "compiler/search/problem.h"
 
 namespace pp::search {
@@ -21,6 +22,7 @@ struct SearchOptions {
   Effort effort;
   double seconds = 0;                 // to go on until then
   std::optional<double> lower_bound;  // that is known already
+  Method without = Method::kNone;
   // Called with each better one; as the outcome's, less the problem's lead.
   std::function<void(double makespan)> progress;
 };

@@ -10,6 +10,7 @@
 
 #include "compiler/search/clock.h"
 #include "compiler/search/dispatch.h"
+#include "compiler/search/method.h"
 #include "compiler/search/polish.h"
 #include "compiler/search/problem.h"
 
@@ -38,6 +39,8 @@ class Workbench {
   Clock clock;
   Dispatcher dispatcher;
   Random random;
+  Method without = Method::kNone;
+  bool Uses(Method method) const { return method != without; }
 
   const Plan& best() const { return best_; }
   double best_makespan() const { return best_makespan_; }

@@ -60,17 +60,18 @@ TEST_CASE("several stages a device, pipes and split backwards are near the optim
   CheckTable("others", 3);
 }
 
-// Moves on one device miss it.
-TEST_CASE("moves on several stages find the optimum") {
+TEST_CASE("moves on several stages find the optimum that moves on one device miss") {
   const auto rows = ReadOptima();
   REQUIRE(rows.ok());
   const auto row = std::find_if(rows->begin(), rows->end(), [](const FitRow& r) {
     return r.scheme == "interleaved" && r.microbatches == 8 && r.limit == "2";
   });
   REQUIRE(row != rows->end());
-  const auto report = Fit(*row, Objective::kStep);
-  REQUIRE(report.ok());
-  CHECK(report->makespan <= row->makespan);
+  const auto whole = Fit(*row, Objective::kStep, search::Method::kNone);
+  const auto without = Fit(*row, Objective::kStep, search::Method::kAcross);
+  REQUIRE((whole.ok() && without.ok()));
+  CHECK(whole->makespan <= row->makespan);
+  CHECK(without->makespan > row->makespan);
 }
 
 TEST_CASE("other costs and limits are near the optimum") { CheckTable("uneven", 2); }
@@ -86,7 +87,8 @@ TEST_CASE("as fast as published schedules under their memory") {
   }
 }
 
-Result<Program> CompileForPeriod(const FitRow& row, bool quick, FitReport* report) {
+Result<Program> CompileForPeriod(const FitRow& row, bool quick, FitReport* report,
+                                 search::Method without = search::Method::kNone) {
   return Compile({.scheme = row.scheme,
                   .shape = {.devices = row.devices,
                             .microbatches = row.microbatches,
@@ -96,7 +98,8 @@ Result<Program> CompileForPeriod(const FitRow& row, bool quick, FitReport* repor
                   .fit = {.limit = *ParseMemoryLimit(row.limit),
                           .objective = Objective::kPeriod,
                           .report = [report](const FitReport& r) { *report = r; },
-                          .quick = quick}});
+                          .quick = quick,
+                          .without = without}});
 }
 
 TEST_CASE("from step to step as fast as published schedules, and what is printed holds") {
@@ -123,7 +126,7 @@ TEST_CASE("from step to step as fast as published schedules, and what is printed
 TEST_CASE("without local search, too, ZB-V is from step to step as fast as published schedules") {
   const auto rows = ReadPeers();
   REQUIRE(rows.ok());
-  int compared = 0;
+  int compared = 0, slower = 0;
   for (const FitRow& row : *rows) {
     if (row.scheme != "zb-v" || row.table.substr(0, 4) != "zb-v") continue;
     INFO(row.table << " D " << row.devices << " M " << row.microbatches);
@@ -131,8 +134,28 @@ TEST_CASE("without local search, too, ZB-V is from step to step as fast as publi
     REQUIRE(CompileForPeriod(row, true, &report).ok());
     CHECK(report.makespan <= row.span * (1 + 1e-4));
     ++compared;
+    // It is that method which makes them so.
+    REQUIRE(CompileForPeriod(row, true, &report, search::Method::kPlaceWeights).ok());
+    slower += report.makespan > row.span * (1 + 1e-4);
   }
   CHECK(compared == 24);
+  CHECK(slower > 12);
+}
+
+TEST_CASE("each method of the local search can be left out") {
+  const auto rows = ReadOptima();
+  REQUIRE(rows.ok());
+  const auto row = std::find_if(rows->begin(), rows->end(), [](const FitRow& r) {
+    return r.table == "uneven" && r.scheme == "interleaved" && r.limit == "1.9:1.3";
+  });
+  REQUIRE(row != rows->end());
+  for (int method = static_cast<int>(search::Method::kVary);
+       method <= static_cast<int>(search::Method::kPolicy); ++method) {
+    const auto report = Fit(*row, Objective::kStep, static_cast<search::Method>(method));
+    REQUIRE(report.ok());
+    CHECK(report->makespan >= *report->lower_bound * (1 - 1e-9));
+    CHECK(report->makespan <= row->makespan * 1.05);
+  }
 }
 
 }  // namespace pp
