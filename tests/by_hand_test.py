@@ -58,6 +58,8 @@ PLANS_405B = [
     ("interleaved", 8, 16, 8, 1, ["--zero", "1", "--sequence-parallel"]),
     ("interleaved", 4, 32, 8, 1, ["--zero", "1", "--sequence-parallel", "--rank-order", "tp,dp,pp"]),
     ("zb-v", 0, 16, 8, 1, ["--zero", "1", "--sequence-parallel"]),
+    ("interleaved", 2, 32, 8, 1, ["--zero", "1", "--sequence-parallel"]),
+    ("1f1b", 0, 32, 8, 1, ["--zero", "0", "--sequence-parallel"]),
 ]
 # devices, sequences a step, network, plans
 QUESTIONS = {
