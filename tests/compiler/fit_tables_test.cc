@@ -60,7 +60,9 @@ TEST_CASE("several stages a device, pipes and split backwards are near the optim
   CheckTable("others", 3);
 }
 
-TEST_CASE("moves on several stages find the optimum that moves on one device miss") {
+// Its optimum works in groups of three micro-batches, beside many plans in groups of four that are
+// one step longer.
+TEST_CASE("an optimum far from most good plans is found") {
   const auto rows = ReadOptima();
   REQUIRE(rows.ok());
   const auto row = std::find_if(rows->begin(), rows->end(), [](const FitRow& r) {
@@ -68,10 +70,8 @@ TEST_CASE("moves on several stages find the optimum that moves on one device mis
   });
   REQUIRE(row != rows->end());
   const auto whole = Fit(*row, Objective::kStep, search::Method::kNone);
-  const auto without = Fit(*row, Objective::kStep, search::Method::kAcross);
-  REQUIRE((whole.ok() && without.ok()));
+  REQUIRE(whole.ok());
   CHECK(whole->makespan <= row->makespan);
-  CHECK(without->makespan > row->makespan);
 }
 
 TEST_CASE("other costs and limits are near the optimum") { CheckTable("uneven", 2); }
