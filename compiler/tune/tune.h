@@ -12,8 +12,8 @@
 //              values that those lists keep alive, in bytes
 //   plan       compiled, proved and simulated; the arena, in bytes
 //
-// The space: every scheme that trains the same, with every number of stages on a device that the
-// model's layers leave (space.h); every legal tp within a node, pp and micro-batch size; both
+// The space: every scheme that trains the same, with every number of stages on a device that
+// divides the layers (space.h); every legal tp within a node, pp and micro-batch size; both
 // orders of ranks; ZeRO-1 and not; sequence parallelism; layers balanced by work, where the first
 // and the last stage may have none. Outputs are kept rather than recomputed as far as they fit
 // (--keep); a plan that does not fit without is tried with everything recomputed and, up to four
