@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <string>
 
 #include "compiler/csv.h"
 
@@ -80,6 +81,30 @@ Result<std::vector<FitRow>> ReadPeers() {
     row.span = std::atof(cells.at("span").c_str());
     rows.push_back(row);
   }
+  return rows;
+}
+
+std::vector<FitRow> LargePipelines() {
+  struct Size {
+    const char* scheme;
+    int devices, microbatches, limit;
+  };
+  constexpr Size kSizes[] = {
+      {"1f1b", 4, 16, 2},     {"1f1b", 8, 128, 3},    {"1f1b", 8, 128, 4},
+      {"1f1b", 8, 128, 6},    {"1f1b", 16, 256, 8},   {"1f1b", 64, 1024, 8},
+      {"1f1b", 64, 1024, 32}, {"chimera", 8, 32, 3},  {"interleaved", 8, 64, 3},
+      {"zb-h1", 8, 64, 4},    {"zb-v", 8, 64, 4},     {"interleaved", 64, 1024, 16},
+      {"zb-v", 8, 1024, 3},   {"hanayo", 8, 1024, 4}, {"interleaved", 8, 1024, 8},
+      {"zb-h1", 8, 1024, 6},
+  };
+  std::vector<FitRow> rows;
+  for (const Size& size : kSizes)
+    rows.push_back({.table = "large",
+                    .scheme = size.scheme,
+                    .devices = size.devices,
+                    .microbatches = size.microbatches,
+                    .costs = "in=0.1",
+                    .limit = std::to_string(size.limit)});
   return rows;
 }
 

@@ -13,7 +13,7 @@ struct FitRow {
   std::string table, scheme;
   int devices = 0, microbatches = 0, stages_per_device = 0;
   std::string costs, limit;  // as --costs and --memory-limit take them
-  double makespan = 0;
+  double makespan = 0;       // 0: not known
   double span = 0;  // the longest time from a device's first instruction to its last; 0: not known
 };
 
@@ -27,6 +27,9 @@ Result<std::vector<FitRow>> ReadOptima();
 // tests/reference/zb_peers.csv: what the schedulers of sail-sg's zero-bubble repository make, under
 // the memory that those schedules take. A table is one scheduler with one set of costs.
 Result<std::vector<FitRow>> ReadPeers();
+
+// Pipelines of any size, up to 64 x 1024.
+std::vector<FitRow> LargePipelines();
 
 // What fit-memory reports of a row's pipeline.
 Result<FitReport> Fit(const FitRow& row, Objective objective,

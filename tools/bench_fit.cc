@@ -27,20 +27,6 @@
 namespace pp {
 namespace {
 
-struct Row {
-  const char* scheme;
-  int devices, microbatches;
-  double limit;
-};
-
-constexpr Row kRows[] = {
-    {"1f1b", 4, 16, 2},     {"1f1b", 8, 128, 3},    {"1f1b", 8, 128, 4},
-    {"1f1b", 8, 128, 6},    {"1f1b", 16, 256, 8},   {"1f1b", 64, 1024, 8},
-    {"1f1b", 64, 1024, 32}, {"chimera", 8, 32, 3},  {"interleaved", 8, 64, 3},
-    {"zb-h1", 8, 64, 4},    {"zb-v", 8, 64, 4},     {"interleaved", 64, 1024, 16},
-    {"zb-v", 8, 1024, 3},   {"hanayo", 8, 1024, 4}, {"interleaved", 8, 1024, 8},
-};
-
 // Each table's rows beside what fit-memory finds.
 Status Compare(const char* title, const Result<std::vector<FitRow>>& rows, Objective objective,
                bool slower) {
@@ -149,11 +135,11 @@ int CompareLimits(int pipelines) {
 int Main(bool slower) {
   fmt::print("{:<12} {:>3} {:>5} {:>6} {:>9} {:>10} {:>11} {:>8} {:>8}\n", "scheme", "D", "M",
              "limit", "kept all", "makespan", "lower bound", "gap", "seconds");
-  for (const Row& row : kRows) {
+  for (const FitRow& row : LargePipelines()) {
     CompileOptions options{
         .scheme = row.scheme,
         .shape = {.devices = row.devices, .microbatches = row.microbatches, .stages_per_device = 0},
-        .costs = "in=0.1"};
+        .costs = row.costs};
     FitReport report, free;
     double seconds = 0;
     const PassObserver observer{.end = [&](std::string_view name, const Program&, double taken) {
@@ -162,7 +148,7 @@ int Main(bool slower) {
     options.fit = {.limit = {.values = {1.0 * row.microbatches}},
                    .report = [&](const FitReport& r) { free = r; }};
     Status status = Compile(options).status();
-    options.fit = {.limit = {.values = {row.limit}},
+    options.fit = {.limit = *ParseMemoryLimit(row.limit),
                    .report = [&](const FitReport& r) { report = r; }};
     if (status.ok()) status = Compile(options, observer).status();
     if (!status.ok()) {

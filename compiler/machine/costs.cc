@@ -43,12 +43,12 @@ class Pricer {
     for (int s = 0; s < program_.stages; ++s) {
       Layouts::Stage& stage = layouts_.Of(job_, s);
       const StageLayout& layout = stage.layout;
-      if (!stage.times) {
-        stage.times.emplace();
+      if (!stage.alone) {
+        stage.alone.emplace();
         for (const StageOperator& placed : std::exchange(stage.layout.operators, {}))
-          Add(placed, &*stage.times);
+          Add(placed, &stage);
       }
-      const Layouts::Times& times = *stage.times;
+      const Layouts::Times times = TimesOf(stage);
       const double share = shares_[s];
       costs.f.push_back(times.forward / share);
       costs.r.push_back(times.recompute / share);
@@ -86,7 +86,7 @@ class Pricer {
     *seconds = 2 * size(shape.m) * size(shape.n) * size(shape.k) / found->second;
   }
 
-  void Add(const StageOperator& placed, Layouts::Times* times) const {
+  void Add(const StageOperator& placed, Layouts::Stage* stage) const {
     const Operator& op = placed.op;
     const StageWork work = WorkOf(op, job_);
     const double reached =
@@ -99,23 +99,38 @@ class Pricer {
       Measured({tokens, op.in, op.out}, &input);
       if (op.trains() && op.adapters.empty()) Measured({op.in, op.out, tokens}, &weight);
     }
-    // Peers add their parts of these outputs, and of the gradients with respect to those inputs.
-    if (op.cut == Cut::kIn || (op.cut == Cut::kOut && op.kind == OperatorKind::kEmbedding))
-      forward += PeersTake(op.out);
-    if (op.cut == Cut::kOut && op.kind == OperatorKind::kLinear) input += PeersTake(op.in);
-    times->forward += forward;
     // Each adapter is two products and a scaling, in all three; in the weight half, which makes
     // both of its inner values again and then two gradients, one launch is counted above.
     for (const Adapter& adapter : op.adapters) {
       forward += 3 * machine_.launch;
       input += 3 * machine_.launch;
       weight += 5 * machine_.launch;
-      if (op.cut != Cut::kNone) weight += PeersTake(adapter.rank);
+      if (op.cut != Cut::kNone) stage->sums[adapter.rank].weight += 1;
     }
-    if (placed.recomputed) times->recompute += forward;
-    times->input += input;
-    times->weight += weight;
-    if (placed.remade) times->weight += forward;
+    const auto forward_of = [&](double takes, Layouts::Times* times) {
+      times->forward += takes;
+      if (placed.recomputed) times->recompute += takes;
+      if (placed.remade) times->weight += takes;
+    };
+    forward_of(forward, &*stage->alone);
+    stage->alone->input += input;
+    stage->alone->weight += weight;
+    // Peers add their parts of these outputs, and of the gradients with respect to those inputs.
+    if (op.cut == Cut::kIn || (op.cut == Cut::kOut && op.kind == OperatorKind::kEmbedding))
+      forward_of(1, &stage->sums[op.out]);
+    if (op.cut == Cut::kOut && op.kind == OperatorKind::kLinear) stage->sums[op.in].input += 1;
+  }
+
+  Layouts::Times TimesOf(const Layouts::Stage& stage) const {
+    Layouts::Times times = *stage.alone;
+    for (const auto& [width, count] : stage.sums) {
+      const double takes = PeersTake(width);
+      times.forward += count.forward * takes;
+      times.recompute += count.recompute * takes;
+      times.input += count.input * takes;
+      times.weight += count.weight * takes;
+    }
+    return times;
   }
 
   // A sum of one value per token and element over the tensor-parallel peers.
@@ -211,7 +226,6 @@ Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layout
   if (machine.flops[static_cast<int>(dtype)] == 0)
     return Status::Invalid(
         fmt::format("--machine: {} has no flops for --dtype {}", machine.name, NameOf(dtype)));
-  const std::lock_guard lock(layouts->mutex);
   CostModel costs = Pricer(machine, program, layouts).Run();
   for (const CostInfo& row : Costs())
     for (const double seconds : costs.*row.member)

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <tuple>
 
@@ -18,9 +17,9 @@
 
 namespace pp {
 
-// Sizes of the stages of one model, and what their operators take on one machine. Stages that are
-// alike have one: a layout is of the first of them. It has no tensors, and no operators once they
-// have a time: a large model has thousands of them.
+// Sizes of the stages of one model, and what their operators take on one machine, whatever its
+// links. Stages that are alike have one: a layout is of the first of them. It has no tensors, and
+// no operators once they have a time: a large model has thousands of them.
 class Layouts {
  public:
   struct Times {
@@ -28,20 +27,19 @@ class Layouts {
   };
   struct Stage {
     StageLayout layout;
-    std::optional<Times> times;
+    std::optional<Times> alone;     // what a device takes
+    std::map<int64_t, Times> sums;  // over the tensor-parallel peers: how many, of each width
   };
   // REQUIRES: of all jobs, only tp, micro-batch size, sequence parallelism, what is kept and the
   // split differ.
   Stage& Of(const Job& job, int stage);
-
-  std::mutex mutex;  // which CostsOn holds
 
  private:
   std::map<std::tuple<int, int, bool, uint32_t, bool, bool, int>, Stage> known_;
 };
 
 // In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job;
-// `layouts` are asked for one machine.
+// of all machines that `layouts` are asked for, only the links differ.
 // Error: the machine does not compute in the job's dtype.
 Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layouts* layouts);
 Result<CostModel> CostsOn(const Machine& machine, const Program& program);

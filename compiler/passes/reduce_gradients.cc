@@ -36,6 +36,7 @@
 
 #include "compiler/pass.h"
 #include "compiler/play/ideal.h"
+#include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
 #include "schema/semantics/placement.h"
 #include "schema/semantics/sections.h"
@@ -96,6 +97,10 @@ class Reducer {
 
   Status CountBuckets() {
     for (int stage = 0; stage < program_.stages; ++stage) {
+      if (IsLikeBefore(program_, stage)) {
+        buckets_.push_back(buckets_.back());
+        continue;
+      }
       const std::vector<Bucket> buckets = BucketsOf(program_, stage);
       if (buckets.size() >= INT16_MAX)
         return Status::Invalid(

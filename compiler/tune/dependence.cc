@@ -1,20 +1,19 @@
 #include "compiler/tune/dependence.h"
 
 #include <cmath>
-#include <map>
-#include <memory>
-#include <optional>
+#include <future>
 #include <utility>
 
 #include "compiler/machine/costs.h"
 #include "compiler/tune/pick.h"
 #include "compiler/tune/replay.h"
+#include "schema/base/background.h"
 
 namespace pp {
 namespace {
 
 constexpr double kMostFactor = 16;
-constexpr int kRounds = 5;  // of halving on a logarithmic scale: to a factor of 1.09
+constexpr int kRounds = 4;  // of halving on a logarithmic scale: to a factor of 1.19
 
 // The prices that are looked at.
 struct Price {
@@ -37,40 +36,20 @@ constexpr Price kPrices[] = {
      [](const Machine& machine) { return machine.inside.bandwidth; }},
 };
 
+using Change = std::optional<Dependence::Change>;
+
 class Looker {
  public:
-  Looker(const TuneOptions& options, const std::vector<Rival>& rivals)
-      : options_(options), rivals_(rivals) {}
+  Looker(const TuneOptions& options, const Played& pick, const Replay& replay,
+         const FindFaster& find)
+      : options_(options), pick_(pick), replay_(replay), find_(find) {}
 
-  Status Start() {
-    for (const Rival& rival : rivals_) {
-      auto replay = Replay::Make(rival.played.plan, rival.played.waits_for);
-      PP_RETURN_IF_ERROR(replay.status());
-      replays_.push_back(std::make_unique<Replay>(std::move(*replay)));
-    }
-    return {};
-  }
-
-  Result<Dependence> Of(const Price& price) {
-    Dependence dependence{.price = price.name, .value = price.value(options_.machine)};
-    for (const bool more : {false, true}) {
-      auto change = Look(price, more);
-      PP_RETURN_IF_ERROR(change.status());
-      (more ? dependence.higher : dependence.lower) = std::move(*change);
-    }
-    return dependence;
-  }
-
- private:
-  using Change = std::optional<Dependence::Change>;
-
-  // In one direction, by halving, if it changes at the end.
-  Result<Change> Look(const Price& price, bool more) {
-    const auto at = [&](double distance) { return At(price, more ? distance : 1 / distance); };
+  // Up (1) or down (-1), by halving, if the pick changes at the end.
+  Result<Change> Look(const Price& price, int way) const {
+    const auto at = [&](double distance) { return At(price, std::pow(distance, way)); };
     double inner = 1, outer = kMostFactor;
     auto change = at(outer);
-    PP_RETURN_IF_ERROR(change.status());
-    for (int round = 0; round < kRounds && *change; ++round) {
+    for (int round = 0; round < kRounds && change.ok() && *change; ++round) {
       const double middle = std::sqrt(inner * outer);
       auto nearer = at(middle);
       PP_RETURN_IF_ERROR(nearer.status());
@@ -80,47 +59,53 @@ class Looker {
     return change;
   }
 
-  // The fastest rival, if it is faster than the pick by more than the error.
-  Result<Change> At(const Price& price, double factor) {
-    Machine machine = options_.machine;
-    price.scale(machine, factor);
-    double allowed = 0;
-    Change change;
-    for (size_t i = 0; i < rivals_.size(); ++i) {
-      const auto costs = CostsOn(machine, rivals_[i].played.plan, &layouts_[price.name][factor]);
-      PP_RETURN_IF_ERROR(costs.status());
-      const auto time = replays_[i]->Makespan(*costs);
-      PP_RETURN_IF_ERROR(time.status());
-      if (i == 0) {
-        allowed = *time / (1 + ModelError(options_));
-      } else if (*time < allowed) {
-        allowed = *time;
-        change = Dependence::Change{factor, rivals_[i].candidate};
-      }
-    }
-    return change;
+ private:
+  // The fastest of all plans there, if it is faster than the pick by more than the error.
+  Result<Change> At(const Price& price, double factor) const {
+    TuneOptions there = options_;
+    there.progress = nullptr;
+    there.mario = false;  // which take long
+    price.scale(there.machine, factor);
+    const auto costs = CostsOn(there.machine, pick_.plan);
+    PP_RETURN_IF_ERROR(costs.status());
+    const auto time = replay_.Makespan(*costs);
+    PP_RETURN_IF_ERROR(time.status());
+    auto fastest = find_(there, *time / (1 + ModelError(options_)));
+    if (!fastest) return Change();
+    const double saves = 1 - fastest->seconds / *time;
+    return Change({.factor = factor, .saves = saves, .pick = std::move(*fastest)});
   }
 
   const TuneOptions& options_;
-  const std::vector<Rival>& rivals_;
-  std::vector<std::unique_ptr<Replay>> replays_;
-  std::map<std::string_view, std::map<double, Layouts>> layouts_;  // of each machine
+  const Played& pick_;
+  const Replay& replay_;
+  const FindFaster& find_;
 };
 
 }  // namespace
 
-Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options,
-                                              std::vector<Rival> rivals) {
+Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options, const Played& pick,
+                                              const std::function<FindFaster()>& start) {
+  const auto replay = Replay::Make(pick.plan, pick.waits_for);
+  PP_RETURN_IF_ERROR(replay.status());
   std::vector<Dependence> all;
-  Looker looker(options, rivals);
-  PP_RETURN_IF_ERROR(looker.Start());
+  std::vector<std::future<Result<Change>>> changes;  // of each the lower and the higher one
   const int node = options.machine.node;
   for (const Price& price : kPrices) {
     const bool used = price.name == "inside" || (node > 0 && options.devices > node);
     if (options.devices == 1 || !used || price.value(options.machine) == 0) continue;
-    auto dependence = looker.Of(price);
-    PP_RETURN_IF_ERROR(dependence.status());
-    all.push_back(std::move(*dependence));
+    all.push_back({.price = price.name, .value = price.value(options.machine)});
+    for (const int way : {-1, 1}) {
+      const auto look = [&, way, find = start()] {
+        return Looker(options, pick, *replay, find).Look(price, way);
+      };
+      changes.push_back(std::async(kInBackground, look));
+    }
+  }
+  for (size_t i = 0; i < changes.size(); ++i) {
+    auto change = changes[i].get();
+    PP_RETURN_IF_ERROR(change.status());
+    (i % 2 == 0 ? all[i / 2].lower : all[i / 2].higher) = std::move(*change);
   }
   return all;
 }

@@ -1,24 +1,23 @@
 // What the pick depends on: the links of a machine, which differ from cluster to cluster and which
-// its description may only suppose. The pick is played with slower and faster ones beside the best
-// plan of each other layout.
+// its description may only suppose. With slower and with faster ones the pick is played again, and
+// all plans are searched anew.
 #pragma once
 
-#include <string_view>
+#include <functional>
+#include <optional>
 #include <vector>
 
-#include "compiler/machine/machine.h"
 #include "compiler/tune/exact.h"
 #include "compiler/tune/tune.h"
 
 namespace pp {
 
-struct Rival {
-  Candidate candidate;
-  Played played;
-};
+// The fastest plan; nothing if none takes less than `limit` seconds.
+using FindFaster = std::function<std::optional<Candidate>(const TuneOptions&, double limit)>;
 
-// REQUIRES: the first rival is the pick. Error: a deadlock of a plan, which is a bug.
-Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options,
-                                              std::vector<Rival> rivals);
+// Each of what `start` returns is asked by one thread, for options that are these but for the
+// machine's links. Error: a deadlock of the pick, which is a bug.
+Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options, const Played& pick,
+                                              const std::function<FindFaster()>& start);
 
 }  // namespace pp

@@ -127,9 +127,11 @@ Status Jobs::Put(int job, const Scheme& scheme, Program* program) {
   if (!options_.cuts.empty()) {
     layers = options_.cuts;
   } else {
-    const std::tuple key(scheme.map, program->devices, program->stages);
-    const auto [balanced, is_new] = entry.layers.try_emplace(key);
-    if (is_new) balanced->second = BalanceLayers(*program, entry.job.model.layers, *entry.costs);
+    const LayerCosts& costs = *entry.costs;
+    const std::tuple key(costs.first, costs.layer, costs.last, scheme.map, program->devices,
+                         program->stages);
+    const auto [balanced, is_new] = balances_.try_emplace(key);
+    if (is_new) balanced->second = BalanceLayers(*program, entry.job.model.layers, costs);
     layers = balanced->second;
   }
   PP_RETURN_IF_ERROR(CheckSplit(layers, entry.job.model.layers, program->stages));

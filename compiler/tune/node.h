@@ -44,6 +44,9 @@ struct Node {
   }
 };
 
+// Layers of stages, by what the layers, the first and the last stage cost and by the stages.
+using Balances = std::map<std::tuple<double, double, double, StageMap, int, int>, std::vector<int>>;
+
 // The model's part of candidates: sizes, sequence parallelism and what is kept.
 class Jobs {
  public:
@@ -53,10 +56,9 @@ class Jobs {
     size_t keep = 0;                               // of them, the job's
     Status legal;
     Result<LayerCosts> costs = LayerCosts();
-    std::map<std::tuple<StageMap, int, int>, std::vector<int>> layers;  // of devices and stages
   };
-  Jobs(const TuneOptions& options, const PriceSource& prices)
-      : options_(options), prices_(prices) {}
+  Jobs(const TuneOptions& options, const PriceSource& prices, Balances* balances)
+      : options_(options), prices_(prices), balances_(*balances) {}
 
   // The number of the one with these sizes that keeps the most.
   int Of(int tp, int size, bool sequence_parallel);
@@ -73,6 +75,7 @@ class Jobs {
 
   const TuneOptions& options_;
   const PriceSource& prices_;
+  Balances& balances_;
   std::map<std::tuple<int, int, bool, size_t>, int> numbers_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };
@@ -101,6 +104,20 @@ class Sketches {
   std::map<std::pair<int, int>, Ones> ones_;
   std::map<std::tuple<std::string_view, int, int, int>, Sketch> sketches_;
   std::set<std::string_view> overlapping_;
+};
+
+// What searches share whose machines differ in their links alone.
+struct Shared {
+  explicit Shared(const TuneOptions& options) : sketches(options) {}
+  Sketches sketches;
+  Balances balances;
+  std::shared_ptr<Layouts> layouts = std::make_shared<Layouts>();
+  // For another thread.
+  Shared Copy() const {
+    Shared copy = *this;
+    copy.layouts = std::make_shared<Layouts>(*layouts);
+    return copy;
+  }
 };
 
 // Whether a program's steps overlap.

@@ -59,9 +59,14 @@ bool TuneReport::IsAsFast(const Candidate& candidate) const {
 
 std::string TuneReport::Layout(const Candidate& candidate) const {
   const CompileOptions& c = candidate.compile;
-  return fmt::format("{} with pp {}, tp {}, dp {}, size {}{}", NameOf(candidate), c.shape.devices,
-                     c.job.tp, c.replicas, c.job.micro_batch_size,
-                     c.rank_order == RankOrder::kTpDpPp ? ", ranks tp,dp,pp" : "");
+  std::string text = fmt::format("{} with pp {}, tp {}, dp {}, size {}", NameOf(candidate),
+                                 c.shape.devices, c.job.tp, c.replicas, c.job.micro_batch_size);
+  if (c.zero > 0) text += ", zero 1";
+  if (c.job.sequence_parallel) text += ", sp";
+  if (!c.job.keep.empty()) text += ", keep " + TextOf(c.job.keep, kKeepNames);
+  if (c.rank_order == RankOrder::kTpDpPp) text += ", ranks tp,dp,pp";
+  if (WayOf(c) != "-") text += ", " + WayOf(c);
+  return text;
 }
 
 std::string TuneReport::Row(const Candidate& c) const {
@@ -182,15 +187,15 @@ std::string TuneReport::Limits() const {
     const char* link = d.price == "between" ? "a device between nodes" : "a device inside a node";
     out += fmt::format("links of {}, {} by the description: ", link, rate(1));
     if (!d.lower && !d.higher) {
-      out += "the first stays from a sixteenth to sixteen times that\n";
+      out += "the first stays at a sixteenth and at sixteen times that\n";
       continue;
     }
-    const auto change = [&](const char* way, const Dependence::Change& c) {
-      return fmt::format("{} {} {} is faster", way, rate(c.factor), Layout(c.pick));
+    const auto change = [&](const Dependence::Change& c) {
+      return fmt::format("with {} {} saves {}", rate(c.factor), Layout(c.pick), Percent(c.saves));
     };
-    if (d.lower) out += change("with", *d.lower);
-    if (d.lower && d.higher) out += ", ";
-    if (d.higher) out += change("with", *d.higher);
+    if (d.lower) out += change(*d.lower);
+    if (d.lower && d.higher) out += "; ";
+    if (d.higher) out += change(*d.higher);
     out += "\n";
   }
   return out + fmt::format("not considered: {}\n", kNotConsidered);
@@ -309,6 +314,7 @@ std::string TuneReport::Json() const {
     for (const auto& [name, change] : {std::pair("lower", &d.lower), {"higher", &d.higher}})
       if (*change)
         one[name] = {{"bytes_per_second", d.value * (*change)->factor},
+                     {"saves", (*change)->saves},
                      {"best", JsonOf((*change)->pick)}};
     out["depends_on"].push_back(one);
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <future>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -25,7 +24,6 @@
 #include "compiler/tune/node.h"
 #include "compiler/tune/pick.h"
 #include "compiler/tune/space.h"
-#include "schema/base/background.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/placement.h"
 
@@ -40,25 +38,25 @@ constexpr int64_t kMostCells = int64_t{1} << 22;
 // Of plans that could be the fastest, if they fitted, so many are fitted, if they are not larger.
 constexpr size_t kMostFinalists = 2;
 constexpr int64_t kMostFittedCells = 1 << 10;
-constexpr size_t kAtOnce = 4;  // plans
-// Plans that the pick is compared with on other links.
-constexpr size_t kMostRivals = 6;
 // Of plans that may be as fast, but for the error, and are simpler, so many go to the next level.
 constexpr int kMostSimpler = 16;
 
 class Tuner {
  public:
-  explicit Tuner(const TuneOptions& options)
-      : options_(options), jobs_(options, prices_), sketches_(options) {
+  Tuner(const TuneOptions& options, Shared* shared)
+      : options_(options),
+        shared_(*shared),
+        sketches_(shared->sketches),
+        jobs_(options, prices_, &shared->balances) {
     prices_.profiles = options.profiles;
-    prices_.layouts = std::make_shared<Layouts>();
+    prices_.layouts = shared->layouts;
     if (options.profiles.empty()) prices_.machine = options.machine;
   }
 
-  // The fastest candidate alone; nothing if none is legal or fits.
-  std::optional<Candidate> Fastest() {
+  // The fastest candidate that needs no fit-memory, alone; nothing if none takes less than `limit`.
+  std::optional<Candidate> Fastest(double limit) {
     Enumerate();
-    while (!open_.empty()) {
+    while (!open_.empty() && open_.top().seconds < limit) {
       Node next = Next();
       if (next.level == Level::kPlan) {
         Played again;
@@ -79,8 +77,6 @@ class Tuner {
       const Node next = Next();
       if (next.level == Level::kPlan) {
         best_.push_back(next);
-      } else if (next.level == Level::kSchedule) {
-        PlanSome(next);
       } else {
         GoOn(next);
       }
@@ -94,7 +90,8 @@ class Tuner {
       Doing("their layout");
       TuneOptions theirs = options_;
       theirs.cuts = options_.beside;
-      tuned_.beside = FastestOn(theirs);
+      Shared shared(theirs);
+      tuned_.beside = Tuner(theirs, &shared).Fastest(HUGE_VAL);
     }
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     tuned_.seconds = taken.count();
@@ -129,16 +126,19 @@ class Tuner {
   }
 
   void Enumerate() {
+    std::map<std::pair<int, int>, std::vector<bool>> shares_of;  // tp and micro-batch size
     for (const int tp : LegalPeers(options_, options_.tp))
       for (const int pp : Divisors(options_.devices / tp, options_.pp)) {
         const int dp = options_.devices / tp / pp;
         if (pp > MostStages(options_.job.model) || options_.batch % dp != 0) continue;
         if (options_.dp > 0 && dp != options_.dp) continue;
         for (const int size : Divisors(options_.batch / dp, options_.micro_batch_size)) {
+          const auto [shares_to_try, is_new] = shares_of.try_emplace({tp, size});
           Job job = options_.job;
           job.tp = tp;
           job.micro_batch_size = size;
-          for (const bool shares : SequenceParallelToTry(options_, job))
+          if (is_new) shares_to_try->second = SequenceParallelToTry(options_, job);
+          for (const bool shares : shares_to_try->second)
             AddSchemes({.devices = pp,
                         .microbatches = options_.batch / dp / size,
                         .replicas = dp,
@@ -165,6 +165,8 @@ class Tuner {
     if (!sketch.program.ok()) return nullptr;
     Program& program = *sketch.program;
     program.replicas = node.replicas;
+    program.zero = node.variant.zero;
+    program.rank_order = node.variant.rank_order;
     const Status status = jobs_.Put(node.job, *node.scheme, &program);
     if (!status.ok()) Refuse(status);
     return status.ok() ? &program : nullptr;
@@ -261,26 +263,6 @@ class Tuner {
     return false;
   }
 
-  // Several that are next are compiled at the same time, however many processors there are: so the
-  // outcome is the same everywhere.
-  void PlanSome(const Node& first) {
-    std::vector<Node> nodes = {first};
-    while (!open_.empty() && open_.top().level == Level::kSchedule && nodes.size() < kAtOnce)
-      nodes.push_back(Next());
-    Doing(NameOf(first));
-    std::vector<std::future<bool>> planned;
-    for (Node& node : nodes)
-      planned.push_back(std::async(kInBackground, [this, &node] { return Plan(node); }));
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      if (!planned[i].get()) continue;
-      if (Fits(nodes[i], "the whole plan")) {
-        open_.push(nodes[i]);
-      } else {
-        AddSmaller(nodes[i]);
-      }
-    }
-  }
-
   // To the next level, or to a closer bound of the same one. A candidate that turns out to be
   // illegal is none.
   void GoOn(Node node) {
@@ -313,6 +295,7 @@ class Tuner {
     }
     if (!jobs_.KeepsLeast(large.job)) return;
     for (const Way way : {Way::kAll, Way::kMario}) {
+      if (way == Way::kMario && !options_.mario) continue;
       node.way = way;
       Add(node, large.variant, nullptr);
     }
@@ -336,7 +319,6 @@ class Tuner {
     if (node.scheme->finish != nullptr || node.way != Way::kNone) return true;
     Program* model = ModelOf(node);
     if (model == nullptr) return false;
-    model->zero = node.variant.zero;
     const LiveBytes live(*model, prices_.layouts.get());
     const Status status = VisitLists(*node.scheme, node.shape(),
                                      [&](int device, const std::vector<Instruction>& list) {
@@ -398,14 +380,14 @@ class Tuner {
       const int64_t cells =
           int64_t{std::max(1, large.stages_per_device)} * large.devices * large.microbatches;
       if (large.way != Way::kNone || large.level == Level::kWork || !jobs_.KeepsLeast(large.job) ||
-          cells > kMostFittedCells || large.seconds >= Fastest(best_))
+          cells > kMostFittedCells || large.seconds >= Least(best_))
         continue;
       Node node = large;
       node.seconds += LeastRecomputed(large);
-      if (node.seconds * (1 + ModelError(options_)) < Fastest(best_)) finalists.push_back(node);
+      if (node.seconds * (1 + ModelError(options_)) < Least(best_)) finalists.push_back(node);
     }
     std::stable_sort(finalists.begin(), finalists.end(), Sooner);
-    for (size_t i = 0; i < finalists.size() && finalists[i].seconds < Fastest(best_); ++i) {
+    for (size_t i = 0; i < finalists.size() && finalists[i].seconds < Least(best_); ++i) {
       if (i >= kMostFinalists) {
         ++tuned_.unfitted;
         continue;
@@ -418,14 +400,13 @@ class Tuner {
     }
   }
 
-  static double Fastest(const std::vector<Node>& best) {
+  static double Least(const std::vector<Node>& best) {
     return best.empty() ? HUGE_VAL : best.front().seconds;
   }
 
   double LeastRecomputed(const Node& node) {
     Program* model = ModelOf(node);
     if (model == nullptr) return HUGE_VAL;
-    model->zero = node.variant.zero;
     const auto costs = CostsOf(*model);
     const double too_many = node.bytes - options_.memory;
     return costs.ok() ? too_many * LeastToFree(*model, *costs, prices_.layouts.get()) : HUGE_VAL;
@@ -509,57 +490,18 @@ class Tuner {
     tuned_.model_operations = ModelOperations(*program);
     tuned_.plan = std::move(*program);
     if (!options_.profiles.empty()) return {};
-    std::vector<Rival> rivals;
-    rivals.push_back({tuned_.best[tuned_.pick], {*tuned_.plan, std::move(waits_for)}});
-    for (DeviceList& list : rivals[0].played.plan.lists) list.evaluation.clear();
-    FindRivals(&rivals);
+    Played pick{*tuned_.plan, std::move(waits_for)};
+    for (DeviceList& list : pick.plan.lists) list.evaluation.clear();
     Doing("what it depends on");
-    auto dependences = DependencesOf(options_, std::move(rivals));
+    auto dependences = DependencesOf(options_, pick, [this] {
+      return [shared = std::make_shared<Shared>(shared_.Copy())](const TuneOptions& there,
+                                                                 double limit) {
+        return Tuner(there, shared.get()).Fastest(limit);
+      };
+    });
     PP_RETURN_IF_ERROR(dependences.status());
     tuned_.dependences = std::move(*dependences);
     return {};
-  }
-
-  // The plan with the least bound of each tp, pp and order of ranks but the pick's, as far as it
-  // fits: those with the least bounds.
-  void FindRivals(std::vector<Rival>* rivals) {
-    using Key = std::tuple<int, int, RankOrder>;
-    std::map<Key, Node> least;
-    const auto consider = [&](const Node& node) {
-      const Key key(jobs_[node.job].tp, node.devices, node.variant.rank_order);
-      const auto [other, is_new] = least.try_emplace(key, node);
-      if (!is_new && node.seconds < other->second.seconds) other->second = node;
-    };
-    for (const auto* list : {&best_, &rest_})
-      for (const Node& node : *list) {
-        const auto known = [&](RankOrder order) {
-          const auto found = least.find({jobs_[node.job].tp, node.devices, order});
-          return found != least.end() && found->second.seconds <= node.seconds;
-        };
-        if (known(RankOrder::kTpPpDp) && known(RankOrder::kTpDpPp)) continue;
-        Program* program = node.open ? ModelOf(node) : nullptr;
-        if (program == nullptr) consider(node);
-        for (const Variant& variant :
-             program ? VariantsToTry(options_, *program) : std::vector<Variant>()) {
-          Node decided = node;
-          decided.open = false;
-          if (Bound(*program, variant, &decided) && decided.bytes <= options_.memory)
-            consider(decided);
-        }
-      }
-    std::vector<Node> order;
-    for (const auto& one : least) order.push_back(one.second);
-    std::stable_sort(order.begin(), order.end(), Sooner);
-    const CompileOptions& pick = tuned_.best[tuned_.pick].compile;
-    const Key own(pick.job.tp, pick.shape.devices, pick.rank_order);
-    for (Node& node : order) {
-      if (rivals->size() > kMostRivals) return;
-      if (Key(jobs_[node.job].tp, node.devices, node.variant.rank_order) == own) continue;
-      Rival rival;
-      if (!Plan(node, &rival.played) || node.bytes > options_.memory) continue;
-      rival.candidate = CandidateOf(node);
-      rivals->push_back(std::move(rival));
-    }
   }
 
   Status CheckFound() const {
@@ -582,8 +524,9 @@ class Tuner {
 
   const TuneOptions& options_;
   PriceSource prices_;
+  Shared& shared_;
+  Sketches& sketches_;
   Jobs jobs_;
-  Sketches sketches_;
   std::priority_queue<Node, std::vector<Node>, Later> open_;
   std::vector<Node> best_, rest_, large_;
   Tuned tuned_;
@@ -592,8 +535,9 @@ class Tuner {
 
 }  // namespace
 
-Result<Tuned> Tune(const TuneOptions& options) { return Tuner(options).Run(); }
-
-std::optional<Candidate> FastestOn(const TuneOptions& options) { return Tuner(options).Fastest(); }
+Result<Tuned> Tune(const TuneOptions& options) {
+  Shared shared(options);
+  return Tuner(options, &shared).Run();
+}
 
 }  // namespace pp

@@ -54,6 +54,7 @@ struct TuneOptions {
   std::optional<RankOrder> rank_order;
   bool sequence_parallel = false, keep = false;  // whether the job's are given
   double search_seconds = 0;                     // of fit-memory
+  bool mario = true;                             // whether Mario's passes are tried
   std::vector<int> cuts;    // layers of each stage, if they are given: 1f1b or interleaved
   std::vector<int> beside;  // the same, to be compared with the pick
   double tokens = 0;        // of the whole training
@@ -83,14 +84,15 @@ struct Candidate {
   std::string lacks;  // if it does not fit: what takes the memory, or that it is too long a plan
 };
 
-// What the pick depends on: with a price of the machine that many times as large the best plan of
-// another layout is faster than it by more than the model's error.
+// What the pick depends on: with a price of the machine that many times as large another plan,
+// without Mario's passes and fit-memory, is faster than it by more than the model's error.
 struct Dependence {
   std::string_view price;  // "between.bandwidth"
   double value = 0;        // as it is, in bytes per second
   struct Change {
     double factor = 1;
-    Candidate pick;  // the fastest then
+    double saves = 0;  // of what the pick takes then
+    Candidate pick;    // the fastest then
   };
   std::optional<Change> lower, higher;  // near to 1; nothing: none at a sixteenth, at 16 times
 };
@@ -110,7 +112,5 @@ struct Tuned {
 
 // Error: no candidate is legal, or none fits (the one that needs least is named).
 Result<Tuned> Tune(const TuneOptions& options);
-// The fastest that needs no fit-memory, and nothing else; nothing if there is none.
-std::optional<Candidate> FastestOn(const TuneOptions& options);
 
 }  // namespace pp

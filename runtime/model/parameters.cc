@@ -186,8 +186,7 @@ std::vector<OwnedPart> OwnedPartsOf(const Program& program, const StageLayout& l
                                     int pipe) {
   if (program.zero == 0 || program.Copies() == 1) return AllParts(layout);
   const int64_t copy = int64_t{replica} * static_cast<int64_t>(program.pipes.size()) + pipe;
-  const OptimizerShards mine =
-      OptimizerShardsOf(layout, BucketsOf(program, layout.stage), program.Copies(), copy);
+  const OptimizerShards mine = OptimizerShardsOf(layout, BucketsOf(layout), program.Copies(), copy);
   return PartsOfShards(layout, mine);
 }
 

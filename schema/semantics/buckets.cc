@@ -77,10 +77,12 @@ void ForShards(const StageLayout& layout, const Bucket& bucket, int64_t copies, 
 }  // namespace
 
 std::vector<Bucket> BucketsOf(const Program& program, int stage) {
-  if (!program.job)
-    return program.IsTied(stage) ? std::vector{Bucket{}, Bucket{.tied = true}}
-                                 : std::vector{Bucket{}};
-  const StageLayout layout = LayoutStage(*program.job, stage);
+  if (program.job) return BucketsOf(LayoutStage(*program.job, stage));
+  return program.IsTied(stage) ? std::vector{Bucket{}, Bucket{.tied = true}}
+                               : std::vector{Bucket{}};
+}
+
+std::vector<Bucket> BucketsOf(const StageLayout& layout) {
   std::vector<Tensor> tied, others;
   for (const Tensor& tensor : layout.tensors)
     if (tensor.trainable()) (IsTied(layout, tensor) ? tied : others).push_back(tensor);
@@ -131,7 +133,7 @@ int64_t MostOptimizerBytes(const Program& program, const StageLayout& layout, in
   const auto pipes = static_cast<int64_t>(program.pipes.size());
   std::map<int64_t, int64_t> bytes_of;  // by copy; there may be many more copies than pieces
   int64_t most = 0;
-  for (const Bucket& bucket : BucketsOf(program, layout.stage))
+  for (const Bucket& bucket : BucketsOf(layout))
     ForShards(layout, bucket, program.Copies(), [&](int64_t copy, int64_t bytes) {
       if (copy % pipes == pipe) most = std::max(most, bytes_of[copy] += 2 * Aligned(bytes));
     });
@@ -140,7 +142,7 @@ int64_t MostOptimizerBytes(const Program& program, const StageLayout& layout, in
 
 int64_t LargestShard(const Program& program, const StageLayout& layout) {
   int64_t largest = 0;
-  for (const Bucket& bucket : BucketsOf(program, layout.stage))
+  for (const Bucket& bucket : BucketsOf(layout))
     if (!bucket.tied)
       ForShards(layout, bucket, program.Copies(),
                 [&](int64_t, int64_t bytes) { largest = std::max(largest, bytes); });

@@ -36,6 +36,7 @@ struct Bucket {
 // the stage that are trained. (Where one stage is both ends, the second accumulator of the tied
 // tensor is in no bucket.) Without a model there is one bucket of 0 bytes.
 std::vector<Bucket> BucketsOf(const Program& program, int stage);
+std::vector<Bucket> BucketsOf(const StageLayout& layout);
 // The buckets that REDUCE_grad or SCATTER_grad reduces: the first ones.
 int CountReduced(const std::vector<Bucket>& buckets);
 

@@ -1,7 +1,9 @@
 #include "schema/semantics/regions.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "schema/model/layout.h"
@@ -55,8 +57,12 @@ std::vector<Region> Regions::On(int device) const {
   const int64_t versions = VersionsOn(list);
   const bool drops = std::any_of(list.body.begin(), list.body.end(),
                                  [](const Instruction& i) { return i.op == Op::kForwardDrop; });
+  std::map<std::tuple<bool, bool, int>, StageLayout> layouts;  // of stages that are alike
   for (const auto [stage, pipe] : placement_.On(device)) {
-    const StageLayout layout = LayoutStage(*program.job, stage);
+    const auto [found, is_new] = layouts.try_emplace(
+        {stage == 0, stage + 1 == program.stages, program.job->layers_per_stage[stage]});
+    if (is_new) found->second = LayoutStage(*program.job, stage);
+    const StageLayout& layout = found->second;
     const int copy = several ? pipe : -1;
     add(Kind::kWeights, stage, copy, Times(versions, layout.weights_bytes));
     if (backend == DeviceKind::kCuda)
