@@ -1,7 +1,7 @@
 #!/bin/bash
 # Whether pipec tune picks the fastest plan: three models under a memory limit, two ranks on a core
-# each. The costs are four profiles each of 1F1B with micro-batches of four sizes; then each candidate
-# that fits and may take at most a tenth longer than the pick is run beside it, the faster half of
+# each. The costs are four profiles each of 1F1B with micro-batches of four sizes; then 24 candidates
+# that fit and may take at most a tenth longer than the pick are run beside it, the faster half of
 # them again, and so on for three rounds. The four fastest are run anew, as chance helped to choose
 # them: the median ratio of their steps to the pick's counts, and the scatter is what the pick takes
 # beside itself.

@@ -251,35 +251,50 @@ TEST_CASE("what a device loses to reductions may fall into the way back") {
   CHECK(WorkBound(plan, costs, 2, false) == 15);
 }
 
-// With a link as it is at the change the plan that is named is faster than the pick by more than
-// the error.
+// At a sixteenth and at sixteen times a link's bandwidth all plans are searched beside the pick as
+// it is; and where it changes, the plan that is named is faster than the pick by more than the
+// error.
 TEST_CASE("the pick depends on links where it is said to") {
   int changes = 0;
   for (const double between : {1e6, 1e7, 1e8, 1e9}) {
     TuneOptions options = Space("llama", 4, 8, 1e9);
+    options.mario = false;
     options.machine.inside = {3 * between, 0};
     options.machine.between = {between, 0};
     const auto tuned = Tune(options);
     REQUIRE(tuned.ok());
     REQUIRE(tuned->dependences.size() == 2);
-    for (const Dependence& dependence : tuned->dependences)
-      for (const auto* change : {&dependence.lower, &dependence.higher}) {
-        if (!*change) continue;
-        ++changes;
-        const double factor = (*change)->factor;
-        CHECK((factor < 1) == (change == &dependence.lower));
+    const CompileOptions& pick = tuned->best[tuned->pick].compile;
+    for (const Dependence& dependence : tuned->dependences) {
+      const auto scaled = [&](double factor) {
         Machine machine = options.machine;
         (dependence.price == "inside" ? machine.inside : machine.between).bandwidth *= factor;
-        // The plans as they are, on the other machine.
-        const auto seconds = [&](const CompileOptions& compile) {
-          const Program plan = *Compile(compile);
-          std::vector<WaitsFor> waits_for;
-          REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
-          return Simulate(plan, waits_for, *CostsOn(machine, plan))->makespan;
-        };
-        CHECK(seconds(tuned->best[tuned->pick].compile) >
-              seconds((*change)->pick.compile) * (1 + ModelError(options)));
+        return machine;
+      };
+      // A plan as it is, on another machine.
+      const auto seconds = [&](const CompileOptions& compile, double factor) {
+        const Program plan = *Compile(compile);
+        std::vector<WaitsFor> waits_for;
+        REQUIRE(Verify(plan, Depth::kPlan, &waits_for).ok());
+        return Simulate(plan, waits_for, *CostsOn(scaled(factor), plan))->makespan;
+      };
+      for (const auto& [end, change] :
+           {std::pair(1.0 / 16, &dependence.lower), {16.0, &dependence.higher}}) {
+        TuneOptions there = options;
+        there.machine = scaled(end);
+        const double fastest = Tune(there)->best.front().seconds;
+        CHECK((seconds(pick, end) > fastest * (1 + ModelError(options))) == change->has_value());
+        if (!*change) continue;
+        ++changes;
+        const double factor = (*change)->factor, least = std::min(1.0, end);
+        CHECK((factor < 1) == (end < 1));
+        CHECK((factor >= least && factor <= std::max(1.0, end)));
+        const double before = seconds(pick, factor),
+                     after = seconds((*change)->pick.compile, factor);
+        CHECK(before > after * (1 + ModelError(options)));
+        CHECK((*change)->saves == Approx(1 - after / before));
       }
+    }
   }
   CHECK(changes > 0);
 }
