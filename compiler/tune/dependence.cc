@@ -12,8 +12,8 @@
 namespace pp {
 namespace {
 
-constexpr double kMostFactor = 16;
-constexpr int kRounds = 4;  // of halving on a logarithmic scale: to a factor of 1.19
+constexpr double kDistances[] = {4, 16};
+constexpr int kRounds = 3;  // of halving on a logarithmic scale: to a factor of 1.19
 
 // The prices that are looked at.
 struct Price {
@@ -44,11 +44,17 @@ class Looker {
          const FindFaster& find)
       : options_(options), pick_(pick), replay_(replay), find_(find) {}
 
-  // Up (1) or down (-1), by halving, if the pick changes at the end.
+  // Up (1) or down (-1), until the pick changes; then nearer by halving. The farther, the longer a
+  // search takes.
   Result<Change> Look(const Price& price, int way) const {
     const auto at = [&](double distance) { return At(price, std::pow(distance, way)); };
-    double inner = 1, outer = kMostFactor;
-    auto change = at(outer);
+    double inner = 1, outer = 1;
+    Result<Change> change = Change();
+    for (const double next : kDistances) {
+      inner = std::exchange(outer, next);
+      change = at(outer);
+      if (!change.ok() || *change) break;
+    }
     for (int round = 0; round < kRounds && change.ok() && *change; ++round) {
       const double middle = std::sqrt(inner * outer);
       auto nearer = at(middle);

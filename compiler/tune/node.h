@@ -111,6 +111,11 @@ struct Shared {
   explicit Shared(const TuneOptions& options) : sketches(options) {}
   Sketches sketches;
   Balances balances;
+  // Bytes of the device that needs most, by its schedule, the job's sizes and what a stage holds.
+  std::map<std::tuple<std::string_view, int, int, int, int, int, int, int, bool,
+                      std::vector<OperatorKind>, std::vector<int>>,
+           double>
+      bytes_by_lists;
   std::shared_ptr<Layouts> layouts = std::make_shared<Layouts>();
   // For another thread.
   Shared Copy() const {

@@ -319,12 +319,23 @@ class Tuner {
     if (node.scheme->finish != nullptr || node.way != Way::kNone) return true;
     Program* model = ModelOf(node);
     if (model == nullptr) return false;
-    const LiveBytes live(*model, prices_.layouts.get());
-    const Status status = VisitLists(*node.scheme, node.shape(),
-                                     [&](int device, const std::vector<Instruction>& list) {
-                                       node.bytes = std::max(node.bytes, live.Of(device, list));
-                                     });
-    return status.ok() && node.bytes <= options_.memory;
+    const Job& job = *model->job;
+    const auto [known, is_new] = shared_.bytes_by_lists.try_emplace(
+        {node.scheme->name, node.devices, node.stages_per_device, node.microbatches, node.replicas,
+         node.variant.zero, job.tp, job.micro_batch_size, job.sequence_parallel, job.keep,
+         job.layers_per_stage});
+    double& bytes = known->second;
+    if (is_new) {
+      const LiveBytes live(*model, prices_.layouts.get());
+      const Status status = VisitLists(*node.scheme, node.shape(),
+                                       [&](int device, const std::vector<Instruction>& list) {
+                                         bytes = std::max(bytes, live.Of(device, list));
+                                       });
+      if (!status.ok()) bytes = -1;
+    }
+    if (bytes < 0) return false;
+    node.bytes = std::max(node.bytes, bytes);
+    return node.bytes <= options_.memory;
   }
 
   // What Mario's passes recompute follows from the order of the lists alone, before forwards move:
