@@ -28,7 +28,6 @@ namespace {
 constexpr const char* kNames[] = {
     "nothing",
     "related: other schemes' orders",
-    "Mario's passes",
     "start with all recomputed",
     "start with weight halves placed anew",
     "few micro-batches repeated",

@@ -132,8 +132,7 @@ Status MakeRoom(const Program& program, const PassContext& context, search::Memo
     problem.memory.limit.assign(program.devices, INT64_MAX);
     problem.memory.limit[d] = least;
     Program smallest = program;
-    FitOnce(smallest, MarioPlan(), context, problem, EffortFor(problem),
-            search::LowerBound(problem));
+    FitOnce(smallest, context, problem, EffortFor(problem), search::LowerBound(problem));
     std::vector<int64_t> uncounted;
     PP_RETURN_IF_ERROR(Uncounted(smallest, context, memory, &uncounted));
     const double limit = At(context.fit.limit.values, d);
@@ -154,12 +153,11 @@ struct Found {
 };
 
 // `memory`: with the limits to search under; those of the context are to be kept.
-Result<Found> FitAndLower(const Program& program, const MarioPlan& mario,
-                          const PassContext& context, const search::MemoryModel& memory,
-                          double bound) {
+Result<Found> FitAndLower(const Program& program, const PassContext& context,
+                          const search::MemoryModel& memory, double bound) {
   Found found{program, {}, {}, {}, {}};
   const search::Problem problem = ProblemOf(program, context, memory);
-  found.report = FitOnce(found.plan, mario, context, problem, EffortFor(problem), bound);
+  found.report = FitOnce(found.plan, context, problem, EffortFor(problem), bound);
   PP_RETURN_IF_ERROR(Uncounted(found.plan, context, memory, &found.uncounted));
   for (int d = 0; d < program.devices; ++d) {
     double& peak = found.report.peaks[d];
@@ -183,11 +181,22 @@ struct Fastest {
   }
 };
 
+// The program after Mario's four passes, with many cells the first three; nothing if they do not
+// apply.
+std::optional<Program> MarioPlanOf(Program plan, const PassContext& context) {
+  // The last pass tries one move after the other; the search's polishing does as much at once.
+  const bool large = search::IsLarge(plan.stages * plan.microbatches);
+  for (const Pass& pass : MarioPasses())
+    if (!(large && pass.run == PreposeForward) && !pass.run(plan, context).ok())
+      return std::nullopt;
+  return plan;
+}
+
 // Plans that need no search: the scheme's own, Mario's, and those of related schemes.
-Status TakeReady(const Program& program, const MarioPlan& mario, const PassContext& context,
+Status TakeReady(const Program& program, const PassContext& context,
                  const search::MemoryModel& memory, double bound, Fastest* fastest) {
   std::vector<Program> plans = {program};
-  if (const auto& plan = mario.get()) plans.push_back(*plan);
+  if (auto plan = MarioPlanOf(program, context)) plans.push_back(std::move(*plan));
   search::Problem problem = ProblemOf(program, context, memory);
   for (const search::Plan& start : StartsOf(program, context.fit.related, problem)) {
     plans.push_back(program);
@@ -231,7 +240,6 @@ class BytesFitter {
       : program_(program),
         context_(context),
         limits_(context.fit.limit.values),
-        mario_(StartMarioPlan(program, context)),
         memory_(ByteMemory(program, context.costs)) {
     memory_.limit.assign(program.devices, INT64_MAX);
   }
@@ -242,12 +250,12 @@ class BytesFitter {
     if (!always.ok()) return always.status();
     SetAside(limits_, *always);
     bound_ = search::LowerBound(ProblemOf(program_, context_, memory_));
-    PP_RETURN_IF_ERROR(TakeReady(program_, mario_, context_, memory_, bound_, &fastest_));
+    PP_RETURN_IF_ERROR(TakeReady(program_, context_, memory_, bound_, &fastest_));
     std::vector<double> best_limits;
     PP_RETURN_IF_ERROR(Compare(*always, &best_limits));
     if (context_.fit.search_seconds > 0 && !best_limits.empty()) {
       SetAside(best_limits, *always);
-      PP_RETURN_IF_ERROR(Take(FitAndLower(program_, mario_, context_, memory_, bound_)));
+      PP_RETURN_IF_ERROR(Take(FitAndLower(program_, context_, memory_, bound_)));
     }
     if (!fastest_.plan) PP_RETURN_IF_ERROR(Squeeze(*always, lack));
     if (!fastest_.plan) return {};
@@ -281,7 +289,7 @@ class BytesFitter {
         SetAside(tries[i], always);
         if (!HasRoom(ProblemOf(program_, context, memory_))) break;
         const auto fit = [this, &context, memory = memory_] {
-          return FitAndLower(program_, mario_, context, memory, bound_);
+          return FitAndLower(program_, context, memory, bound_);
         };
         batch.push_back(std::async(kInBackground, fit));
       }
@@ -309,7 +317,7 @@ class BytesFitter {
       PP_RETURN_IF_ERROR(MakeRoom(program_, context, memory_, &lack));
       const bool has_room = lack.device < 0;
       if (has_room) {
-        const Result<Found> found = FitAndLower(program_, mario_, context, memory_, bound_);
+        const Result<Found> found = FitAndLower(program_, context, memory_, bound_);
         PP_RETURN_IF_ERROR(Take(found));
         lack = found->lack;
         for (int d = 0; d < program_.devices; ++d)
@@ -331,7 +339,6 @@ class BytesFitter {
   const Program& program_;
   const PassContext& context_;
   const std::vector<double>& limits_;
-  const MarioPlan mario_;
   search::MemoryModel memory_;
   double bound_ = 0;
   Fastest fastest_;

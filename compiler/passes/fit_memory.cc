@@ -151,32 +151,14 @@ double LimitBelow(double limit) {
   return step / kSteps * octave;
 }
 
-MarioPlan StartMarioPlan(const Program& program, const PassContext& context) {
-  const auto make = [&](Program plan) -> std::optional<Program> {
-    // The last pass tries one move after the other; the search's polishing does as much at once.
-    const bool large = search::IsLarge(plan.stages * plan.microbatches);
-    for (const Pass& pass : MarioPasses())
-      if (!(large && pass.run == PreposeForward) && !pass.run(plan, context).ok())
-        return std::nullopt;
-    return plan;
-  };
-  return std::async(kInBackground, make, program).share();
-}
-
-FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& context,
-                  const search::Problem& problem, const search::Effort& effort,
-                  double lower_bound) {
+FitReport FitOnce(Program& program, const PassContext& context, const search::Problem& problem,
+                  const search::Effort& effort, double lower_bound) {
   // The search does not model blocking messages or overlap; the timeline decides.
   const auto time_of = [&](const Program& plan) {
     const bool fits = search::Fits(problem, search::MakePlan(plan, problem));
     return fits ? ScheduleTime(plan, context) : HUGE_VAL;
   };
   std::future<double> scheme_time = std::async(kInBackground, time_of, std::cref(program));
-  const auto time_of_mario = [&, mario] {
-    const bool uses = context.fit.without != search::Method::kMario && mario.valid() && mario.get();
-    return uses ? time_of(*mario.get()) : HUGE_VAL;
-  };
-  std::future<double> mario_time = std::async(kInBackground, time_of_mario);
   const bool uses_related = context.fit.without != search::Method::kRelated;
   search::SearchOutcome outcome = search::Search(
       problem,
@@ -189,13 +171,10 @@ FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& c
   Program best = program;
   search::SetPlan(problem, outcome.plan, best);
   double makespan = ScheduleTime(best, context);
-  const auto consider = [&](double time, const Program& plan) {
-    if (time >= makespan * (1 - kSame)) return;
-    best = plan, makespan = time;
+  if (const double time = scheme_time.get(); time < makespan * (1 - kSame)) {
+    best = program, makespan = time;
     outcome.plan = search::MakePlan(best, problem);
-  };
-  consider(scheme_time.get(), program);
-  if (const double time = mario_time.get(); time < HUGE_VAL) consider(time, *mario.get());
+  }
   FitReport report{.makespan = makespan};
   if (!OverlapSaves(program, context)) report.lower_bound = outcome.lower_bound;
   for (int d = 0; d < program.devices; ++d)
@@ -217,9 +196,8 @@ constexpr search::Effort kShortTurns = {
 // What is found under lower limits of the grid, each for itself.
 class LowerLimits {
  public:
-  LowerLimits(const Program& scheme, const MarioPlan& mario, const PassContext& context,
-              const search::Effort& effort)
-      : scheme_(scheme), mario_(mario), context_(context), effort_(effort) {
+  LowerLimits(const Program& scheme, const PassContext& context, const search::Effort& effort)
+      : scheme_(scheme), context_(context), effort_(effort) {
     context_.fit.search_seconds = 0;
     context_.fit.progress = nullptr;
   }
@@ -259,12 +237,11 @@ class LowerLimits {
 
   Found Under(const search::Problem& problem, double bound) const {
     Found found{scheme_, {}};
-    found.report = FitOnce(found.program, mario_, context_, problem, effort_, bound);
+    found.report = FitOnce(found.program, context_, problem, effort_, bound);
     return found;
   }
 
   const Program& scheme_;
-  const MarioPlan mario_;
   PassContext context_;
   const search::Effort effort_;
 };
@@ -281,15 +258,14 @@ Status FitActivations(Program& program, const PassContext& context, FitReport* r
   const Program scheme = program;
   PP_RETURN_IF_ERROR(CheckRoom(program, problem, limits));
   const double lower_bound = bound.get();
-  const MarioPlan mario = StartMarioPlan(scheme, context);
   const bool few = problem.cells() <= kFewCells;
   const search::Effort effort = few ? kShortTurns : search::Effort{};
-  *report = FitOnce(program, mario, context, problem, effort, lower_bound);
+  *report = FitOnce(program, context, problem, effort, lower_bound);
   if (limits.size() > 1 || context.fit.quick ||
       context.fit.without == search::Method::kLowerLimits || search::IsLarge(problem.cells()) ||
       search::HasSteadyState(problem))
     return {};
-  LowerLimits(scheme, mario, context, effort)
+  LowerLimits(scheme, context, effort)
       .Search(limits[0], few && report->lower_bound ? INT_MAX : kMoreLimits, &program, report);
   return {};
 }

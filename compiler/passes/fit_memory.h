@@ -1,9 +1,6 @@
 // The two units of fit-memory's limit.
 #pragma once
 
-#include <future>
-#include <optional>
-
 #include "compiler/pass.h"
 #include "compiler/search/problem.h"
 #include "compiler/search/search.h"
@@ -18,15 +15,10 @@ double LimitBelow(double limit);
 // With at most so many cells there is time for more local search.
 inline constexpr int kFewCells = 200;
 
-// The program after Mario's four passes, with many cells the first three; nothing if they do not
-// apply. It is made in the background: `context` lives until it is there.
-using MarioPlan = std::shared_future<std::optional<Program>>;
-MarioPlan StartMarioPlan(const Program& program, const PassContext& context);
 // One search, and the program that it found. REQUIRES: every device has enough memory for its part.
-// `mario`: a plan that the outcome must not be slower than, if it fits; or no valid future.
 // `effort`: of the local search, if the context wants one.
-FitReport FitOnce(Program& program, const MarioPlan& mario, const PassContext& context,
-                  const search::Problem& problem, const search::Effort& effort, double lower_bound);
+FitReport FitOnce(Program& program, const PassContext& context, const search::Problem& problem,
+                  const search::Effort& effort, double lower_bound);
 // Whether each device has enough memory for its part, one micro-batch after the other.
 bool HasRoom(const search::Problem& problem);
 // The program's order, and those of related schemes that sum gradients in the same order; sorted,

@@ -9,7 +9,6 @@ namespace pp::search {
 enum class Method : uint8_t {
   kNone,
   kRelated,       // other schemes' orders as starts
-  kMario,         // the plan of Mario's passes as another candidate
   kDropAll,       // the start with all recomputed
   kPlaceWeights,  // the start with its weight halves placed anew
   kSteady,        // a plan for few micro-batches, repeated
