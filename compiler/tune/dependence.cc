@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <future>
+#include <memory>
 #include <utility>
 
 #include "compiler/machine/costs.h"
@@ -12,8 +13,8 @@
 namespace pp {
 namespace {
 
-constexpr double kDistances[] = {4, 16};
-constexpr int kRounds = 3;  // of halving on a logarithmic scale: to a factor of 1.19
+constexpr double kMostFactor = 16;
+constexpr int kRounds = 4;  // of halving on a logarithmic scale: to a factor of 1.19
 
 // The prices that are looked at.
 struct Price {
@@ -38,23 +39,30 @@ constexpr Price kPrices[] = {
 
 using Change = std::optional<Dependence::Change>;
 
+// A plan to be played on other machines.
+struct Known {
+  Candidate candidate;
+  Played played;
+  std::optional<Replay> replay;
+
+  Result<double> TimeOn(const Machine& machine) const {
+    const auto costs = CostsOn(machine, played.plan);
+    PP_RETURN_IF_ERROR(costs.status());
+    return replay->Makespan(*costs);
+  }
+};
+
 class Looker {
  public:
-  Looker(const TuneOptions& options, const Played& pick, const Replay& replay,
+  Looker(const TuneOptions& options, const Replay& pick, const Program& plan,
          const FindFaster& find)
-      : options_(options), pick_(pick), replay_(replay), find_(find) {}
+      : options_(options), pick_(pick), plan_(plan), find_(find) {}
 
-  // Up (1) or down (-1), until the pick changes; then nearer by halving. The farther, the longer a
-  // search takes.
-  Result<Change> Look(const Price& price, int way) const {
+  // Up (1) or down (-1), by halving, if the pick changes at the end.
+  Result<Change> Look(const Price& price, int way) {
     const auto at = [&](double distance) { return At(price, std::pow(distance, way)); };
-    double inner = 1, outer = 1;
-    Result<Change> change = Change();
-    for (const double next : kDistances) {
-      inner = std::exchange(outer, next);
-      change = at(outer);
-      if (!change.ok() || *change) break;
-    }
+    double inner = 1, outer = kMostFactor;
+    auto change = at(outer);
     for (int round = 0; round < kRounds && change.ok() && *change; ++round) {
       const double middle = std::sqrt(inner * outer);
       auto nearer = at(middle);
@@ -66,26 +74,47 @@ class Looker {
   }
 
  private:
-  // The fastest of all plans there, if it is faster than the pick by more than the error.
-  Result<Change> At(const Price& price, double factor) const {
+  // A plan that is faster there than the pick by more than the error: one that was found farther
+  // away, or the fastest of all.
+  Result<Change> At(const Price& price, double factor) {
     TuneOptions there = options_;
     there.progress = nullptr;
     there.mario = false;  // which take long
     price.scale(there.machine, factor);
-    const auto costs = CostsOn(there.machine, pick_.plan);
+    const auto costs = CostsOn(there.machine, plan_);
     PP_RETURN_IF_ERROR(costs.status());
-    const auto time = replay_.Makespan(*costs);
+    const auto time = pick_.Makespan(*costs);
     PP_RETURN_IF_ERROR(time.status());
-    auto fastest = find_(there, *time / (1 + ModelError(options_)));
+    const double limit = *time / (1 + ModelError(options_));
+    for (const auto& known : found_) {
+      const auto other = known->TimeOn(there.machine);
+      PP_RETURN_IF_ERROR(other.status());
+      if (*other < limit)
+        return Change({.factor = factor, .saves = 1 - *other / *time, .pick = known->candidate});
+    }
+    auto fastest = find_(there, limit);
     if (!fastest) return Change();
+    PP_RETURN_IF_ERROR(Keep(*fastest));
     const double saves = 1 - fastest->seconds / *time;
     return Change({.factor = factor, .saves = saves, .pick = std::move(*fastest)});
   }
 
+  Status Keep(const Candidate& candidate) {
+    auto known = std::make_unique<Known>();
+    known->candidate = candidate;
+    if (!ExactOf(candidate.compile, options_.memory, &known->played)) return {};
+    auto replay = Replay::Make(known->played.plan, known->played.waits_for);
+    PP_RETURN_IF_ERROR(replay.status());
+    known->replay = std::move(*replay);
+    found_.push_back(std::move(known));
+    return {};
+  }
+
   const TuneOptions& options_;
-  const Played& pick_;
-  const Replay& replay_;
+  const Replay& pick_;
+  const Program& plan_;
   const FindFaster& find_;
+  std::vector<std::unique_ptr<Known>> found_;
 };
 
 }  // namespace
@@ -103,7 +132,7 @@ Result<std::vector<Dependence>> DependencesOf(const TuneOptions& options, const 
     all.push_back({.price = price.name, .value = price.value(options.machine)});
     for (const int way : {-1, 1}) {
       const auto look = [&, way, find = start()] {
-        return Looker(options, pick, *replay, find).Look(price, way);
+        return Looker(options, *replay, pick.plan, find).Look(price, way);
       };
       changes.push_back(std::async(kInBackground, look));
     }

@@ -92,7 +92,7 @@ struct Dependence {
   struct Change {
     double factor = 1;
     double saves = 0;  // of what the pick takes then
-    Candidate pick;    // the fastest then
+    Candidate pick;    // the other plan
   };
   std::optional<Change> lower, higher;  // near to 1; nothing: none at a sixteenth, at 16 times
 };
