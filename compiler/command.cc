@@ -147,8 +147,7 @@ void Note(const Arguments& a, const std::string& line) {
 
 std::string Summary(const Program& program) {
   size_t instructions = 0;
-  for (const DeviceList& list : program.lists)
-    instructions += list.prologue.size() + list.body.size() + list.epilogue.size();
+  for (const DeviceList& list : program.lists) instructions += list.body.size();
   return fmt::format("{} on {} device{}, {} micro-batch{}, {} instructions", program.scheme,
                      program.devices, program.devices == 1 ? "" : "s", program.microbatches,
                      program.microbatches == 1 ? "" : "es", instructions);

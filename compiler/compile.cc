@@ -13,8 +13,8 @@
 #include "schema/base/split.h"
 #include "schema/check.h"
 #include "schema/proof/verify.h"
+#include "schema/sections.h"
 #include "schema/semantics/schedule.h"
-#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {
@@ -180,11 +180,10 @@ struct Content {
 Content ContentOf(const Program& program) {
   Content content;
   for (const DeviceList& list : program.lists)
-    for (const auto* section : {&list.prologue, &list.body, &list.epilogue})
-      for (const Instruction& i : *section) {
-        content.messages |= IsMessage(i);
-        content.more |= !Info(i.op).fields.Has(Field::kMicro);
-      }
+    for (const Instruction& i : list.body) {
+      content.messages |= IsMessage(i);
+      content.more |= !Info(i.op).fields.Has(Field::kMicro);
+    }
   return content;
 }
 
@@ -264,7 +263,7 @@ std::vector<Program> RelatedTo(const Program& program, Shape shape) {
   std::vector<Program> related;
   for (auto& future : built) {
     auto other = future.get();
-    if (other.ok() && !HasSections(*other)) related.push_back(std::move(*other));
+    if (other.ok() && !other->overlaps) related.push_back(std::move(*other));
   }
   return related;
 }
@@ -298,7 +297,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     auto built = BuildSchedule(options.scheme, options.shape);
     if (!built.ok()) return built.status();
     program = std::move(*built);
-    if (!HasSections(program))
+    if (!program.overlaps)
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
     PP_RETURN_IF_ERROR(AddJob(options, program));
     PP_RETURN_IF_ERROR(AddTied(options, program));
@@ -347,13 +346,11 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
     PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin.file));
     return program;
   }
-  if (content.messages && HasSections(program))
+  if (content.messages && program.overlaps)
     return Status::Invalid(
-        fmt::format("{}: {}: SEND and RECV without WAIT, and a prologue or an epilogue (one of the "
-                    "two)",
+        fmt::format("{}: {}: SEND and RECV without WAIT, and steps that overlap (one of the two)",
                     origin.file, FirstMessage(program, origin.name)));
-  if (!HasSections(program))
-    PP_RETURN_IF_ERROR(CheckSchedule(program, origin.name).In(origin.file));
+  if (!program.overlaps) PP_RETURN_IF_ERROR(CheckSchedule(program, origin.name).In(origin.file));
   GivenComm comm;
   for (DeviceList& list : program.lists) {
     if (content.messages) comm.push_back(list.body);

@@ -89,10 +89,7 @@ Result<std::string> PrintTorchCsv(const Program& program, TorchMessages messages
     return Status::Invalid(
         fmt::format("{} has {} pipes: stage 0 is on several devices (PyTorch: on one rank)",
                     program.scheme, program.pipes.size()));
-  const auto overlaps = [](const DeviceList& list) {
-    return !list.prologue.empty() || !list.epilogue.empty();
-  };
-  if (std::any_of(program.lists.begin(), program.lists.end(), overlaps))
+  if (program.overlaps)
     return Status::Invalid(
         fmt::format("{}: steps overlap (PyTorch's begin and end empty)", program.scheme));
   const Writer writer(program, messages);

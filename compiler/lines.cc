@@ -39,7 +39,7 @@ std::string PlaceOf(std::string_view text, int device, const Program& lists, con
     const auto is = [&](const Instruction& i) { return ++index, ToText(i) == text; };
     const DeviceList& list = lists.lists[d];
     bool found = false;
-    for (const auto* section : {&list.body, &list.prologue, &list.epilogue, &list.evaluation})
+    for (const auto* section : {&list.body, &list.evaluation})
       found = found || std::any_of(section->begin(), section->end(), is);
     if (!found) continue;
     if (!place.empty()) return "";

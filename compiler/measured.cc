@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "schema/format/profile.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/topology.h"
 
 namespace pp {
@@ -128,7 +128,7 @@ std::vector<DeviceTimes> PredictedTimes(const Program& program, const Prediction
   std::vector<DeviceTimes> devices;
   for (int d = 0; d < program.devices; ++d)
     devices.push_back(
-        HasSections(program)
+        program.overlaps
             ? DeviceTimes{.busy = prediction.devices[d].busy}
             : TimesOf(program.lists[d].body, prediction.execution.spans[d], prediction.makespan));
   return devices;
@@ -145,8 +145,8 @@ Result<MeasuredRun> Measure(const Program& program, const CostModel& costs,
   // If they overlap, from the end of one to that of the next, as they are predicted.
   for (const auto& [number, step] : steps) {
     const auto before = steps.find(number - 1);
-    const bool follows = HasSections(program) && before != steps.end();
-    if (follows || !HasSections(program))
+    const bool follows = program.overlaps && before != steps.end();
+    if (follows || !program.overlaps)
       lengths.emplace_back(step.end - (follows ? before->second.end : step.begin), number);
   }
   if (lengths.empty()) return Status::Invalid("has no two whole steps, one after the other");
@@ -215,7 +215,7 @@ std::string ToText(const MeasuredRun& run, const Program& program, const Predict
         "{:<14}{:>8}{:>14.3f}{:>14.3f}{:>14.3f}{:>13.1f} ms\n", Info(kind.op).text, kind.count,
         kind.predicted * 1e3, kind.measured * 1e3, kind.median * 1e3,
         1e3 * (kind.predicted - kind.measured) * static_cast<double>(kind.count) / program.devices);
-  const bool overlaps = HasSections(program);
+  const bool overlaps = program.overlaps;
   out += fmt::format("\n{:<14}{:<11}{:>11}", "device, in ms", "", "busy");
   if (!overlaps) out += fmt::format("{:>11}{:>11}{:>11}", "warm-up", "gaps", "drain");
   out += "\n";
@@ -249,7 +249,7 @@ std::string ToJson(const MeasuredRun& run, const Program& program, const Predict
         kind.median);
   out += R"(],"devices":[)";
   const std::vector<DeviceTimes> predicted = PredictedTimes(program, prediction);
-  const bool overlaps = HasSections(program);
+  const bool overlaps = program.overlaps;
   const auto times = [&](const DeviceTimes& each) {
     return overlaps
                ? fmt::format(R"({{"busy":{:.9g}}})", each.busy)

@@ -5,7 +5,7 @@
 
 #include "schema/play/execute.h"
 #include "schema/proof/body_walk.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/semantics/walk.h"
 
 namespace pp {

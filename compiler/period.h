@@ -12,7 +12,7 @@
 
 namespace pp {
 
-// REQUIRES: Verify(program).ok(); !HasSections(program).
+// REQUIRES: Verify(program).ok(); !program.overlaps.
 Result<double> SteadyPeriod(const Program& program, const CostModel& costs, const OnTransport& on);
 
 }  // namespace pp

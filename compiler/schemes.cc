@@ -9,7 +9,7 @@
 
 #include "compiler/scheme.h"
 #include "schema/base/nearest.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -229,7 +229,11 @@ Result<Program> BuildSchedule(const std::string& name, Shape shape) {
   if (scheme.finish != nullptr) scheme.finish(shape, program);
   AddLoads(program);
   if (!wanted.empty() && shape.device_of.empty()) PP_RETURN_IF_ERROR(Renumber(wanted, program));
-  DeriveSections(program);
+  program.overlaps =
+      std::any_of(program.lists.begin(), program.lists.end(), [&](const DeviceList& list) {
+        return std::any_of(list.body.begin(), list.body.end(),
+                           [&](const Instruction& i) { return i.micro >= program.microbatches; });
+      });
   return program;
 }
 

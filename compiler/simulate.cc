@@ -12,9 +12,9 @@
 
 #include "compiler/period.h"
 #include "schema/base/units.h"
+#include "schema/sections.h"
 #include "schema/semantics/alive.h"
 #include "schema/semantics/placement.h"
-#include "schema/semantics/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -44,7 +44,7 @@ void AddPeaks(const std::vector<Instruction>& list, const CostModel& costs, Devi
 double OverlappingPeriod(const Program& program, const Execution& unrolled, int device) {
   const size_t body = program.lists[device].body.size();
   if (body == 0) return 0;
-  const size_t first = program.lists[device].prologue.size() + body - 1;
+  const size_t first = static_cast<size_t>(PrologueSize(program, device)) + body - 1;
   return unrolled.spans[device][first + body].end - unrolled.spans[device][first].end;
 }
 
@@ -83,13 +83,13 @@ double BusyTime(const std::vector<Instruction>& list, const Durations& durations
 
 std::pair<int, size_t> LastInstruction(const Program& program, const Execution& execution) {
   std::pair<int, size_t> last;
-  if (HasSections(program)) {
+  if (program.overlaps) {
     for (int d = 1; d < program.devices; ++d)
       if (OverlappingPeriod(program, execution, d) >
           OverlappingPeriod(program, execution, last.first))
         last.first = d;
-    const DeviceList& list = program.lists[last.first];
-    last.second = list.prologue.size() + 2 * list.body.size() - 1;
+    last.second = static_cast<size_t>(PrologueSize(program, last.first)) +
+                  2 * program.lists[last.first].body.size() - 1;
     return last;
   }
   double end = -1;
@@ -100,13 +100,13 @@ std::pair<int, size_t> LastInstruction(const Program& program, const Execution& 
 }
 
 double MakespanOf(const Program& program, const Execution& execution) {
-  if (!HasSections(program)) return execution.makespan;
+  if (!program.overlaps) return execution.makespan;
   return OverlappingPeriod(program, execution, LastInstruction(program, execution).first);
 }
 
 Result<Prediction> Simulate(const Program& program, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs, const NetworkModel& network) {
-  const bool overlaps = HasSections(program);
+  const bool overlaps = program.overlaps;
   std::optional<Program> copy;
   if (overlaps) copy = Unrolled(program);
   const Program& unrolled = overlaps ? *copy : program;

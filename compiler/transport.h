@@ -37,7 +37,7 @@ class OnTransport {
   // Error: NCCL's communicators cannot be safe.
   static Result<OnTransport> Make(const NetworkModel& network, const Program& program);
 
-  // The program, or bodies of it (schema/semantics/sections.h). Errors as schema/play/execute.h's:
+  // The program, or bodies of it (schema/sections.h). Errors as schema/play/execute.h's:
   // with rendezvous a plan may be in a deadlock.
   Result<Execution> Execute(const Program& unrolled, const std::vector<WaitsFor>& waits_for,
                             const CostModel& costs) const;

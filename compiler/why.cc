@@ -7,7 +7,7 @@
 
 #include "compiler/simulate.h"
 #include "schema/play/execute.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -288,7 +288,7 @@ void Free(Cause cause, const Program& unrolled, Replay* replay) {
 }  // namespace
 
 Result<Why> Explain(const Program& program, const CostModel& costs, const Prediction& prediction) {
-  const bool overlaps = HasSections(program);
+  const bool overlaps = program.overlaps;
   std::optional<Program> copy;
   if (overlaps) copy = Unrolled(program);
   const Program& unrolled = overlaps ? *copy : program;
@@ -297,9 +297,9 @@ Result<Why> Explain(const Program& program, const CostModel& costs, const Predic
   Why why;
   const std::pair<int, size_t> last = LastInstruction(program, execution);
   for (int d = 0; d < program.devices; ++d) {
-    const DeviceList& list = program.lists[d];
-    const size_t from = overlaps ? list.prologue.size() + list.body.size() : 0;
-    why.idle.push_back(reader.IdleOf(d, from, from + list.body.size(), prediction.makespan));
+    const size_t body = program.lists[d].body.size();
+    const size_t from = overlaps ? static_cast<size_t>(PrologueSize(program, d)) + body : 0;
+    why.idle.push_back(reader.IdleOf(d, from, from + body, prediction.makespan));
   }
   why.critical_path = reader.PathTo(last.first, static_cast<int32_t>(last.second));
   for (size_t c = 1; c < kCauses.size(); ++c) {  // all but dependences

@@ -19,6 +19,7 @@ class ListCheck {
  public:
   ListCheck(const Program& program, int device)
       : list_(program.lists[device]),
+        overlaps_(program.overlaps),
         device_(device),
         limits_{.stages = program.stages,
                 .micros = program.microbatches,
@@ -32,10 +33,8 @@ class ListCheck {
     }
     for (size_t i = 0; i < list_.regions.size(); ++i) PP_RETURN_IF_ERROR(CheckRegion(i));
     Limits body = limits_;  // it has micro-batches of the next step, too, if steps overlap
-    if (!list_.prologue.empty() || !list_.epilogue.empty()) body.micros *= 2;
-    PP_RETURN_IF_ERROR(CheckSection("prologue ", list_.prologue, limits_));
+    if (overlaps_) body.micros *= 2;
     PP_RETURN_IF_ERROR(CheckSection("", list_.body, body));
-    PP_RETURN_IF_ERROR(CheckSection("epilogue ", list_.epilogue, limits_));
     return CheckSection("evaluation ", list_.evaluation, limits_);
   }
 
@@ -128,6 +127,7 @@ class ListCheck {
   }
 
   const DeviceList& list_;
+  const bool overlaps_;
   const int device_;
   const Limits limits_;
 };

@@ -7,6 +7,7 @@
 
 #include "schema/base/number.h"
 #include "schema/check.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "schema/text_form.h"
 
@@ -14,10 +15,13 @@ namespace pp {
 namespace {
 
 using text::kBody;
+using text::kEpilogue;
 using text::kEvaluation;
+using text::kPrologue;
 using text::kSections;
-using text::SectionsOf;
 using text::WordBefore;
+
+using List = std::vector<Instruction>;
 
 // Reads the text line by line, and each line word by word.
 class Parser {
@@ -180,6 +184,7 @@ class Parser {
       holds_.push_back({stage, device});
     }
     p.lists.emplace_back();
+    read_.emplace_back();
     lines_.push_back({line_number_, {}});
     section_ = kBody;
     return {};
@@ -217,7 +222,7 @@ class Parser {
     if (i.micro >= program_.microbatches &&
         (next_step_.empty() || next_step_.back().first + 1 < program_.lists.size()))
       next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, "")});
-    SectionsOf(program_.lists.back())[section_]->push_back(i);
+    read_.back()[section_].push_back(i);
     lines_.back().of[section_].push_back(line_number_);
     return {};
   }
@@ -266,11 +271,11 @@ class Parser {
     if (p.pipe_of.empty()) p.pipe_of.assign(p.microbatches, 0);
     PP_RETURN_IF_ERROR(FinishPipes());
     for (const auto& [device, error] : next_step_)
-      if (p.lists[device].prologue.empty() && p.lists[device].epilogue.empty()) return error;
+      if (read_[device][kPrologue].empty() && read_[device][kEpilogue].empty()) return error;
     const int pipes = static_cast<int>(p.pipes.size());
     for (size_t d = 0; d < p.lists.size(); ++d)
       for (int section = 0; section <= kEvaluation; ++section) {
-        const auto& list = *SectionsOf(p.lists[d])[section];
+        const auto& list = read_[d][section];
         for (size_t n = 0; n < list.size(); ++n)
           if (const Instruction& i = list[n];
               i.peer >= p.devices || i.peer == static_cast<int>(d) || i.pipe >= pipes)
@@ -279,8 +284,42 @@ class Parser {
                 fmt::format("'{}' on device {} (other devices of 0 to {}, pipes 0 to {})",
                             ToText(i), d, p.devices - 1, pipes - 1));
       }
+    PP_RETURN_IF_ERROR(FinishLists());
     PP_RETURN_IF_ERROR(FinishJob());
     return p.tied.empty() ? Status() : InLine(line_of_.at("--tied"), CheckTied(p));
+  }
+
+  // Prologues and epilogues are those that follow from the bodies.
+  Status FinishLists() {
+    Program& p = program_;
+    for (size_t d = 0; d < p.lists.size(); ++d) {
+      p.overlaps |= !read_[d][kPrologue].empty() || !read_[d][kEpilogue].empty();
+      p.lists[d].body = read_[d][kBody];
+      p.lists[d].evaluation = read_[d][kEvaluation];
+    }
+    for (int d = 0; d < p.devices; ++d) {
+      const Sections sections = SectionsOf(p, d);
+      PP_RETURN_IF_ERROR(CheckSection(d, kPrologue, sections.prologue));
+      PP_RETURN_IF_ERROR(CheckSection(d, kEpilogue, sections.epilogue));
+    }
+    return {};
+  }
+
+  Status CheckSection(int device, int section, const List& derived) const {
+    const List& list = read_[device][section];
+    const auto [here, there] =
+        std::mismatch(list.begin(), list.end(), derived.begin(), derived.end());
+    if (here == list.end() && there == derived.end()) return {};
+    const auto shown = [](auto at, const List& of) {
+      return at == of.end() ? std::string("nothing") : "'" + ToText(*at) + "'";
+    };
+    const std::vector<int>& lines = lines_[device].of[section];
+    const auto index = static_cast<size_t>(here - list.begin());
+    return WrongAt(
+        index < lines.size() ? lines[index] : lines_[device].device,
+        fmt::format("device {}: its {} has {} where its body has {} (the prologue is the part of "
+                    "the body that belongs to the next step, the epilogue the rest)",
+                    device, kSections[section], shown(here, list), shown(there, derived)));
   }
 
   Status FinishPipes() {
@@ -346,7 +385,7 @@ class Parser {
   Status WrongStage(int stage) const {
     for (size_t d = 0; d < lines_.size(); ++d)
       for (int section = 0; section <= kEvaluation; ++section) {
-        const auto& list = *SectionsOf(program_.lists[d])[section];
+        const auto& list = read_[d][section];
         for (size_t n = 0; n < list.size(); ++n)
           if (list[n].stage == stage && Info(list[n].op).lane == Lane::kCompute)
             return WrongAt(lines_[d].of[section][n],
@@ -381,6 +420,7 @@ class Parser {
   int line_number_ = 0;
   std::vector<std::string_view> words_;
   Program program_;
+  std::vector<std::array<List, kEvaluation + 1>> read_;  // by device, by section
   Job job_;
   std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
   // The first micro-batch from M on in a device's list, an error unless its steps overlap.
@@ -400,7 +440,7 @@ Result<Program> Parse(std::string_view text, const std::string& origin, Naming* 
   if (name != nullptr)
     *name = [lines = parser.TakeLines()](int device, size_t index) {
       if (index == kItself) return fmt::format("line {}", lines[device].device);
-      for (const int section : {kBody, 0, 2, kEvaluation}) {
+      for (const int section : {kBody, kEvaluation}) {
         const std::vector<int>& of = lines[device].of[section];
         if (index < of.size()) return fmt::format("line {}", of[index]);
         index -= of.size();

@@ -11,6 +11,7 @@ Program Program::Head() const {
                .microbatches = microbatches,
                .pipes = pipes,
                .pipe_of = pipe_of,
+               .overlaps = overlaps,
                .job = job,
                .evaluates = evaluates};
   ForEachRow(kProgramAttributes<Program>,

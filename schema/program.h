@@ -43,12 +43,8 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
-// A program without prologue and epilogue runs K steps as K bodies. With them, steps overlap:
-// prologue, K - 1 bodies, epilogue. Micro-batches from M on are those of the next step.
 struct DeviceList {
-  std::vector<Instruction> prologue;
   std::vector<Instruction> body;
-  std::vector<Instruction> epilogue;
   // Only the forwards of one batch, for its loss: a program of its own (EvaluationOf), which runs
   // between two steps or after the last one, in the memory of a step.
   std::vector<Instruction> evaluation;
@@ -64,8 +60,7 @@ inline int64_t UpdatesOf(const DeviceList& list, int stage, int pipe) {
   });
 }
 
-// Versions of its weights that a device keeps: as many as it uses (prologue and epilogue are parts
-// of the body).
+// Versions of its weights that a device keeps: as many as it uses.
 inline int64_t VersionsOn(const DeviceList& list) {
   int versions = 1;
   for (const Instruction& i : list.body) versions = std::max(versions, i.version + 1);
@@ -83,9 +78,12 @@ struct Program {
   int32_t microbatches = 0;
   std::vector<Pipe> pipes;
   std::vector<int32_t> pipe_of;  // micro-batch -> pipe
-  int32_t replicas = 1;          // data-parallel copies of all that; all have the same lists
-  int32_t zero = 0;  // 1: the optimizer's state is sharded over a stage's copies (ZeRO-1)
-  bool clip = true;  // false: no gradient norm, so that no STEP waits for all devices
+  // K steps are K bodies. If steps overlap, micro-batches from M on are those of the next step
+  // (sections.h).
+  bool overlaps = false;
+  int32_t replicas = 1;  // data-parallel copies of all that; all have the same lists
+  int32_t zero = 0;      // 1: the optimizer's state is sharded over a stage's copies (ZeRO-1)
+  bool clip = true;      // false: no gradient norm, so that no STEP waits for all devices
   RankOrder rank_order = RankOrder::kTpPpDp;  // how ranks are numbered (topology.h)
   // Of a program without a model: the stages that share a tensor, ascending (TiedStages).
   std::vector<int32_t> tied;

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <iterator>
 
+#include "schema/sections.h"
 #include "schema/text_form.h"
 
 namespace pp {
@@ -11,7 +13,6 @@ namespace {
 
 using text::kEvaluation;
 using text::kSections;
-using text::SectionsOf;
 using text::WordBefore;
 
 // Each field that is set, after a space.
@@ -45,10 +46,11 @@ void AppendDevice(std::string& out, const Program& program, int device) {
   for (int stage : program.StagesOf(device)) fmt::format_to(to, " s{}", stage);
   out += '\n';
   const DeviceList& list = program.lists[device];
-  const bool named = !list.prologue.empty() || !list.epilogue.empty();
+  const Sections derived = SectionsOf(program, device);
+  const std::array all{&derived.prologue, &list.body, &derived.epilogue, &list.evaluation};
   for (int section = 0; section <= kEvaluation; ++section) {
-    const auto& instructions = *SectionsOf(list)[section];
-    if (section == kEvaluation ? !instructions.empty() : named)
+    const auto& instructions = *all[section];
+    if (section == kEvaluation ? !instructions.empty() : program.overlaps)
       fmt::format_to(to, " {}\n", kSections[section]);
     for (const Instruction& instruction : instructions) {
       fmt::format_to(to, "  {:<9}", Info(instruction.op).text);

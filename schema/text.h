@@ -44,7 +44,7 @@ std::string Print(const Program& program);
 std::string PrintDevice(const Program& program, int device);
 
 // Where the author of a program finds an instruction: "line 7". Indices count through the body of a
-// device, and on through its prologue, epilogue and evaluation. kItself: the device.
+// device, and on through its evaluation. kItself: the device.
 using Naming = std::function<std::string(int device, size_t index)>;
 inline constexpr size_t kItself = SIZE_MAX;
 // "device 0, instruction 3": for programs that nobody wrote.

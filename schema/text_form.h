@@ -9,13 +9,7 @@
 namespace pp::text {
 
 inline constexpr std::string_view kSections[] = {"prologue", "body", "epilogue", "evaluation"};
-inline constexpr int kBody = 1, kEvaluation = 3;
-
-// The sections of a list, in the order of kSections.
-template <typename List>
-auto SectionsOf(List& list) {
-  return std::array{&list.prologue, &list.body, &list.epilogue, &list.evaluation};
-}
+inline constexpr int kPrologue = 0, kBody = 1, kEpilogue = 2, kEvaluation = 3;
 
 // What stands before the field, as a word of its own: the direction of a message.
 inline std::string_view WordBefore(Op op, Field field) {

@@ -4,7 +4,7 @@
 // memory that very many devices take.
 //
 //   bench_schemes [INSTRUCTIONS [SCHEME]]
-//       about as many instructions in a plan, those of a prologue and an epilogue included; 2.6
+//       about as many instructions in a plan; 2.6
 //       million by default; of one scheme (beside 1F1B) only
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -38,9 +38,7 @@ int64_t InstructionsOf(const CompileOptions& options) {
     _exit(1);
   }
   int64_t count = 0;
-  for (const DeviceList& list : program->lists)
-    for (const auto* section : {&list.prologue, &list.body, &list.epilogue})
-      count += std::ssize(*section);
+  for (const DeviceList& list : program->lists) count += std::ssize(list.body);
   return count;
 }
 

@@ -20,7 +20,7 @@
 #include "schema/base/text_source.h"
 #include "schema/base/units.h"
 #include "schema/format/file.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -121,7 +121,7 @@ Status SavePlan(const Arguments& a, const Program& program) {
   }
   if (most > 0)
     line += fmt::format(", at most {} on a device", BytesText(static_cast<double>(most)));
-  if (program.job && program.job->lora.given() && !HasSections(program)) {
+  if (program.job && program.job->lora.given() && !program.overlaps) {
     const Result<int64_t> full = BytesWithoutLora(program);
     if (full.ok())
       line += fmt::format(" ({} without --lora)", BytesText(static_cast<double>(*full)));

@@ -18,7 +18,7 @@
 #include "schema/base/units.h"
 #include "schema/format/file.h"
 #include "schema/format/timeline.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "schema/topology.h"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "compiler/draw.h"
+#include "schema/sections.h"
 #include "schema/semantics/alive.h"
-#include "schema/semantics/sections.h"
 #include "schema/semantics/walk.h"
 #include "schema/text.h"
 

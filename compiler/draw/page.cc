@@ -16,6 +16,7 @@
 #include "compiler/draw/page_html.h"
 #include "compiler/draw/picture.h"
 #include "schema/base/units.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -77,7 +78,7 @@ class PlanData {
                      boxes[i].end - boxes[i].start);
     }
     int alive = 0;  // of a step that begins among others
-    for (const Instruction& before : program_.lists[device].prologue)
+    for (const Instruction& before : SectionsOf(program_, device).prologue)
       alive += ActivationChange(before.op);
     const int64_t bytes = prediction_.devices[device].peak_bytes;
     return fmt::format(

@@ -6,6 +6,7 @@
 
 #include "compiler/draw.h"
 #include "schema/base/version.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -81,8 +82,9 @@ std::string ShowJson(const Program& program) {
   for (int d = 0; d < program.devices; ++d) {
     const DeviceList& list = program.lists[d];
     out += fmt::format(R"({}{{"device":{},"prologue":)", d > 0 ? ",\n" : "\n", d);
-    out += JsonOf(list.prologue) + R"(,"body":)" + JsonOf(list.body) + R"(,"epilogue":)" +
-           JsonOf(list.epilogue);
+    const Sections sections = SectionsOf(program, d);
+    out += JsonOf(sections.prologue) + R"(,"body":)" + JsonOf(list.body) + R"(,"epilogue":)" +
+           JsonOf(sections.epilogue);
     if (!list.evaluation.empty()) out += R"(,"evaluation":)" + JsonOf(list.evaluation);
     out += "}";
   }

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "compiler/pass.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -42,7 +42,7 @@ Status AddEvaluation(Program& program, const PassContext& context) {
   if (!program.job && !context.evaluates) return {};
   Program evaluation = EvaluationOf(program);
   const std::optional<Program> unrolled =
-      HasSections(program) ? std::optional(Unroll(program, kUnrolledBodies)) : std::nullopt;
+      program.overlaps ? std::optional(Unroll(program, kUnrolledBodies)) : std::nullopt;
   for (int d = 0; d < program.devices; ++d)
     evaluation.lists[d].body = Forwards(unrolled ? *unrolled : program, d, program.microbatches);
   // On a clock on which all stages take equally long: otherwise messages would pile up before a

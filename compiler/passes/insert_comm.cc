@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "compiler/passes/place_messages.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -69,8 +69,8 @@ class OverlappingSteps {
 
   // Where a body begins.
   size_t IndexOf(int device, int body) const {
-    const DeviceList& list = program_.lists[device];
-    return list.prologue.size() + body * list.body.size();
+    return static_cast<size_t>(PrologueSize(program_, device)) +
+           body * program_.lists[device].body.size();
   }
 
   // Takes what belongs to the micro-batches of step kMiddle, and places it in the body that names
@@ -116,7 +116,7 @@ Status InsertComm(Program& program, const PassContext& context) {
       if (program.p2p == P2p::kBlocking) DropWaits(list);
     }
   };
-  if (HasSections(program)) {
+  if (program.overlaps) {
     const auto placed = OverlappingSteps(program, program.p2p).Run();
     if (!placed.ok()) return placed.status();
     insert([&](int device) { return (*placed)[device]; });
@@ -128,7 +128,6 @@ Status InsertComm(Program& program, const PassContext& context) {
     if (!spans.ok()) return spans.status();
     insert(Place(program, messages, durations, *spans, program.p2p));
   }
-  DeriveSections(program);
   return {};
 }
 

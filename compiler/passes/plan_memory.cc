@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "compiler/pass.h"
+#include "schema/sections.h"
 #include "schema/semantics/regions.h"
-#include "schema/semantics/sections.h"
 #include "schema/semantics/walk.h"
 
 namespace pp {
@@ -137,10 +137,10 @@ Places Place(const Program& program, const LifeRecorder& recorder, const std::ve
 // If steps overlap, a value that is passed to the next body must have the same place in all bodies:
 // such values get blocks that nothing else uses; the others share as usual. `recorder`: of the
 // program unrolled with one body.
-void PlaceOverlapping(const Program& program, const LifeRecorder& recorder, int64_t begin,
-                      DeviceList* list) {
+void PlaceOverlapping(const Program& program, int device, const LifeRecorder& recorder,
+                      int64_t begin, DeviceList* list) {
   const int length = static_cast<int>(list->body.size());
-  const int first = static_cast<int>(list->prologue.size());
+  const int first = PrologueSize(program, device);
   std::vector<bool> shares(recorder.lives.size(), false);
   int64_t end = begin;
   for (size_t i = 0; i < recorder.lives.size(); ++i) {
@@ -165,7 +165,7 @@ Status PlanMemory(Program& program, const PassContext&) {
   const ValueBytes bytes(program);
   const Placement placement(program);
   const Regions regions(program);
-  const bool overlaps = HasSections(program);
+  const bool overlaps = program.overlaps;
   const Program unrolled = overlaps ? Unroll(program, 1) : Program();
   for (int device = 0; device < program.devices; ++device) {
     DeviceList& list = program.lists[device];
@@ -179,7 +179,7 @@ Status PlanMemory(Program& program, const PassContext&) {
         overlaps ? unrolled : program, device, walked,
         {.depth = Depth::kPlan, .placement = &placement, .memory = &recorder, .bytes = &bytes}));
     if (overlaps) {
-      PlaceOverlapping(program, recorder, begin, &list);
+      PlaceOverlapping(program, device, recorder, begin, &list);
       continue;
     }
     const Places places =
@@ -188,7 +188,6 @@ Status PlanMemory(Program& program, const PassContext&) {
       list.body[recorder.lives[i].begin].offset[recorder.lives[i].slot] = places.offsets[i];
     list.arena_bytes = places.end;
   }
-  DeriveSections(program);
   return {};
 }
 

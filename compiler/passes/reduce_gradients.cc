@@ -36,10 +36,10 @@
 
 #include "compiler/pass.h"
 #include "compiler/play/ideal.h"
+#include "schema/sections.h"
 #include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
 #include "schema/semantics/placement.h"
-#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {
@@ -312,7 +312,6 @@ class Reducer {
       }
       ListOf(device) = std::move(with);
     }
-    DeriveSections(program_);
     return {};
   }
 

@@ -1,6 +1,6 @@
 #include "compiler/passes/schedule.h"
 
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 
 namespace pp {

@@ -5,7 +5,7 @@
 
 #include "compiler/simulate.h"
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 
@@ -17,7 +17,7 @@ Result<Chosen> CompileFastest(const CompileOptions& options, const PassObserver&
     CompileOptions compile = options;
     compile.scheme = scheme.name;
     auto program = Compile(compile, observer);
-    if (program.ok() && (HasSections(*program) || program->MakesVersions())) continue;
+    if (program.ok() && (program->overlaps || program->MakesVersions())) continue;
     std::vector<WaitsFor> waits_for;
     const auto costs = program.ok() ? CostsOf(*program) : Result<CostModel>(program.status());
     const Status status = costs.ok() ? Verify(*program, Depth::kPlan, &waits_for) : costs.status();

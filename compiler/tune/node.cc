@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -46,7 +46,7 @@ bool IsOther(const Scheme& scheme, int stages, int microbatches,
 
 }  // namespace
 
-bool Overlaps(const Program& program) { return HasSections(program) || program.MakesVersions(); }
+bool Overlaps(const Program& program) { return program.overlaps || program.MakesVersions(); }
 
 Sketches::Sketch& Sketches::Of(const Scheme& scheme, Shape shape) {
   const int all = shape.microbatches;

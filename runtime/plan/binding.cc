@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "schema/sections.h"
 #include "schema/semantics/memory.h"
-#include "schema/semantics/sections.h"
 
 namespace pp {
 namespace {
@@ -199,7 +199,7 @@ BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& 
   BoundList bound;
   bound.list = list;
   bound.microbatches = program.microbatches;
-  bound.overlaps = HasSections(program);
+  bound.overlaps = program.overlaps;
   bound.waits_for = std::move(walk.waits_for);
   bound.freed = std::move(walk.freed);
   bound.calls.resize(size);

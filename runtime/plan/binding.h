@@ -2,7 +2,7 @@
 // gets the addresses of its values in the rank's arena, so that running it looks up nothing.
 //
 // A plan's sections are one stream: the body is repeated; each repetition is an *iteration*,
-// counted from 1. If steps overlap (schema/semantics/sections.h) a body also has instructions of
+// counted from 1. If steps overlap (schema/sections.h) a body also has instructions of
 // the next step: the first iteration executes only those (the prologue), and the last one only the
 // others (the epilogue).
 //

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 

@@ -8,7 +8,7 @@
 #include "runtime/run/inputs.h"
 #include "schema/base/number.h"
 #include "schema/base/split.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -26,7 +26,7 @@ Status Inputs::CheckEvaluation(const char* option) const {
 
 Status Inputs::OpenValidation(std::vector<std::string>* notes) {
   PP_RETURN_IF_ERROR(CheckEvaluation("--val-data"));
-  if (options_.val_every > 0 && HasSections(program_))
+  if (options_.val_every > 0 && program_.overlaps)
     return Status::Invalid(fmt::format(
         "--val-every: {} (steps of {} overlap: there is a validation loss after the last one)",
         options_.val_every, program_.scheme));

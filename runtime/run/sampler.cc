@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "schema/check.h"
 #include "schema/format/file.h"
 #include "schema/format/flat.h"
+#include "schema/sections.h"
 #include "schema/semantics/regions.h"
 #include "schema/topology.h"
 
@@ -37,11 +39,13 @@ class Decoder {
     const bool all = selection.whose == Selection::Whose::kAll;
     PP_RETURN_IF_ERROR(Spend(devices));
     program_.lists.resize(devices);
+    given_.resize(devices);
     for (size_t d = 0; d < devices; ++d) {
       if (all || only == d) PP_RETURN_IF_ERROR(ReadDevice(d));
     }
     PP_RETURN_IF_ERROR(CheckFields(program_));
-    if (plan_->format() < kPlanFormat && program_.job) AddRegions(DeviceKind::kCpu, &program_);
+    PP_RETURN_IF_ERROR(CheckSections());
+    if (plan_->format() < kFormatOfKernels && program_.job) AddRegions(DeviceKind::kCpu, &program_);
     return std::move(program_);
   }
 
@@ -134,6 +138,7 @@ class Decoder {
     program_.devices = plan_->devices();
     program_.stages = plan_->stages();
     program_.microbatches = plan_->microbatches();
+    program_.overlaps = plan_->format() < kFormatOfOverlap ? HaveSections() : plan_->overlaps();
     PP_RETURN_IF_ERROR(ReadAttributes(kProgramAttributes<Program>, plan_, &program_));
     PP_RETURN_IF_ERROR(Spend(SizeOf(plan_->pipes())));
     program_.pipes.resize(SizeOf(plan_->pipes()));
@@ -155,6 +160,24 @@ class Decoder {
     return ReadAttributes(kJobAttributes, from, &job);
   }
 
+  // Old formats say by them whether steps overlap.
+  bool HaveSections() const {
+    for (size_t d = 0; d < SizeOf(plan_->lists()); ++d)
+      for (const auto* part :
+           {plan_->lists()->Get(d)->prologue(), plan_->lists()->Get(d)->epilogue()})
+        if (part != nullptr && SizeOf(part->op()) > 0) return true;
+    return false;
+  }
+
+  // Those that a file has are those that follow from its bodies.
+  Status CheckSections() const {
+    for (size_t d = 0; d < given_.size(); ++d)
+      if (given_[d] && *given_[d] != SectionsOf(program_, static_cast<int>(d)))
+        return Wrong("device {}: its prologue or epilogue does not follow from its body ({})", d,
+                     kRightPlan);
+    return {};
+  }
+
   Status ReadDevice(size_t device) {
     const plan::Device* from = plan_->lists()->Get(device);
     DeviceList& list = program_.lists[device];
@@ -166,9 +189,12 @@ class Decoder {
           {static_cast<Kind>(r->kind()), r->stage(), r->pipe(), r->offset(), r->bytes()});
     }
     const std::string where = fmt::format("device {}", device);
-    PP_RETURN_IF_ERROR(ReadList(from->prologue(), &list.prologue).In(where + ", prologue"));
     PP_RETURN_IF_ERROR(ReadList(from->body(), &list.body).In(where));
-    PP_RETURN_IF_ERROR(ReadList(from->epilogue(), &list.epilogue).In(where + ", epilogue"));
+    if (from->prologue() != nullptr || from->epilogue() != nullptr) {
+      Sections& given = given_[device].emplace();
+      PP_RETURN_IF_ERROR(ReadList(from->prologue(), &given.prologue).In(where + ", prologue"));
+      PP_RETURN_IF_ERROR(ReadList(from->epilogue(), &given.epilogue).In(where + ", epilogue"));
+    }
     return ReadList(from->evaluation(), &list.evaluation).In(where + ", evaluation");
   }
 
@@ -214,12 +240,14 @@ class Decoder {
     return status;
   }
 
+  static constexpr uint32_t kFormatOfKernels = 4, kFormatOfOverlap = 5;
   static constexpr size_t kBlock = 256;  // instructions, which stay in the cache
 
   const std::string_view bytes_;
   const plan::Plan* plan_ = nullptr;
   size_t spent_ = 0;
   Program program_;
+  std::vector<std::optional<Sections>> given_;  // by device
 };
 
 }  // namespace

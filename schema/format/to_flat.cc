@@ -23,8 +23,7 @@ int64_t EstimateBytes(const Program& program) {
     bytes +=
         2 * kTable + 4 * program.job->layers_per_stage.size() + ToJson(program.job->model).size();
   for (const DeviceList& list : program.lists) {
-    const size_t n =
-        list.prologue.size() + list.body.size() + list.epilogue.size() + list.evaluation.size();
+    const size_t n = list.body.size() + list.evaluation.size();
     bytes += 8 * kTable + kInstruction * n + kTable * list.regions.size();
   }
   return bytes;
@@ -50,6 +49,7 @@ class Encoder {
     slots.push_back(Part(8, builder_.CreateVector(program_.pipe_of)));
     if (program_.job) slots.push_back(Part(9, AddJob(*program_.job)));
     slots.push_back(Part(10, builder_.CreateVector(lists)));
+    if (program_.overlaps) slots.push_back(Scalar(17, true));
     plan::FinishPlanBuffer(builder_, AddTable<plan::Plan>(std::move(slots)));
     return builder_.Release();
   }
@@ -135,9 +135,7 @@ class Encoder {
   }
 
   flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {
-    const auto prologue = AddList(list.prologue);
     const auto body = AddList(list.body);
-    const auto epilogue = AddList(list.epilogue);
     const auto evaluation = AddList(list.evaluation);
     std::vector<flatbuffers::Offset<plan::Region>> regions;
     for (const Region& region : list.regions) {
@@ -145,8 +143,7 @@ class Encoder {
                                            region.stage, region.offset, region.bytes, region.pipe));
     }
     const auto all_regions = builder_.CreateVector(regions);
-    return plan::CreateDevice(builder_, prologue, body, epilogue, all_regions, list.arena_bytes,
-                              evaluation);
+    return plan::CreateDevice(builder_, 0, body, 0, all_regions, list.arena_bytes, evaluation);
   }
 
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
@@ -165,9 +162,7 @@ Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_
   const int64_t bytes = EstimateBytes(program);
   if (bytes > most_bytes) {
     size_t n = 0;
-    for (const DeviceList& list : program.lists) {
-      n += list.prologue.size() + list.body.size() + list.epilogue.size() + list.evaluation.size();
-    }
+    for (const DeviceList& list : program.lists) n += list.body.size() + list.evaluation.size();
     return Status::Invalid(
         fmt::format("{} instructions take up to {} bytes (a plan file has at most {}: fewer "
                     "micro-batches or devices)",

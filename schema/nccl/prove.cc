@@ -10,7 +10,7 @@
 #include "schema/nccl/stalls.h"
 #include "schema/play/play.h"
 #include "schema/proof/body_walk.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp::nccl {
 namespace {
@@ -38,7 +38,7 @@ class Prover {
   explicit Prover(const Program& program) : program_(program) {}
 
   Status FindPhases() {
-    if (HasSections(program_)) {
+    if (program_.overlaps) {
       const char* name = "prologue, 3 bodies, epilogue";
       PP_RETURN_IF_ERROR(AddPhase({name, name, kBodies}, program_));
     } else {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/semantics/walk.h"
 #include "schema/text.h"
 
@@ -43,7 +43,7 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
   const Program unrolled = UnrollDevice(program, device, kBodies);
   const std::vector<Instruction>& body = program.lists[device].body;
   const int length = static_cast<int>(body.size());
-  const int first = static_cast<int>(program.lists[device].prologue.size());
+  const int first = static_cast<int>(PrologueSize(program, device));
   const int second = first + length;
   FreeRecorder memory(unrolled, device, second, second + length, &out->freed);
   const ValueBytes bytes(program);
@@ -55,7 +55,7 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
                                .memory = &memory,
                                .bytes = &bytes,
                                .waits_for = &waits_for,
-                               .bodies = HasSections(program) ? 1 : kBodies}));
+                               .bodies = program.overlaps ? 1 : kBodies}));
   for (int i = 0; i < length; ++i) {
     const int32_t after = waits_for[second + i];
     // What a body begins is over in the next one, and what it writes it also wrote in the previous
@@ -83,7 +83,7 @@ Status WalkBodies(const Program& program, const Program& unrolled, int bodies,
     WalkArgs args{.depth = Depth::kLists,
                   .placement = &placement,
                   .waits_for = &(*waits_for)[d],
-                  .bodies = HasSections(program) ? 1 : bodies};
+                  .bodies = program.overlaps ? 1 : bodies};
     if (program.lists[d].arena_bytes > 0) {
       args.depth = Depth::kPlan;
       args.memory = &memory;

@@ -7,9 +7,9 @@
 #include <tuple>
 
 #include "schema/play/execute.h"
+#include "schema/sections.h"
 #include "schema/semantics/collectives.h"
 #include "schema/semantics/regions.h"
-#include "schema/semantics/sections.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -68,30 +68,6 @@ Status CheckAllRegions(const Program& program, Depth depth, int first, int end) 
   for (int d = first; d < end; ++d)
     PP_RETURN_IF_ERROR(CheckRegions(program, regions, d).In(fmt::format("device {}", d)));
   return {};
-}
-
-// The first place where a section differs from `derived`, the one derived from the body.
-Status CheckSection(const char* name, const std::vector<Instruction>& section,
-                    const std::vector<Instruction>& derived) {
-  const auto [here, there] =
-      std::mismatch(section.begin(), section.end(), derived.begin(), derived.end());
-  if (here == section.end() && there == derived.end()) return {};
-  return Status::Invalid(fmt::format(
-      "{} instruction {} is {}, which its body has as {} (the prologue is the part of the body "
-      "that belongs "
-      "to the next step, the epilogue is the rest; at the same offsets)",
-      name, here - section.begin(), here == section.end() ? "missing" : "'" + ToText(*here) + "'",
-      there == derived.end() ? "nothing" : "'" + ToText(*there) + "'"));
-}
-
-Status CheckSections(const Program& program, int device) {
-  const DeviceList& list = program.lists[device];
-  DeviceList derived{.body = list.body};
-  DeriveSections(program.microbatches, derived);
-  PP_RETURN_IF_ERROR(CheckSection("prologue", list.prologue, derived.prologue)
-                         .In(fmt::format("device {}", device)));
-  return CheckSection("epilogue", list.epilogue, derived.epilogue)
-      .In(fmt::format("device {}", device));
 }
 
 // `unrolled` is the program with one list per device: itself, or unrolled.
@@ -164,11 +140,10 @@ Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* w
   if (!program.lists[device].evaluation.empty())
     PP_RETURN_IF_ERROR(VerifyDevice(EvaluationOf(program), device, depth, nullptr).In(kEvaluation));
   const Placement placement(program);
-  if (!HasSections(program)) return CheckList(program, placement, device, depth, bytes, waits_for);
-  PP_RETURN_IF_ERROR(CheckList(UnrollDevice(program, device, kUnrolledBodies), placement, device,
-                               depth, bytes, waits_for)
-                         .In(kUnrolled));
-  return CheckSections(program, device);
+  if (!program.overlaps) return CheckList(program, placement, device, depth, bytes, waits_for);
+  return CheckList(UnrollDevice(program, device, kUnrolledBodies), placement, device, depth, bytes,
+                   waits_for)
+      .In(kUnrolled);
 }
 
 Status VerifyLists(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for) {
@@ -183,12 +158,9 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   PP_RETURN_IF_ERROR(CheckNorm(program));
   PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, 0, program.devices));
   PP_RETURN_IF_ERROR(VerifyEvaluation(program, depth));
-  if (!HasSections(program)) return CheckListsAndProgress(program, program, depth, waits_for);
-  PP_RETURN_IF_ERROR(
-      CheckListsAndProgress(program, Unroll(program, kUnrolledBodies), depth, waits_for)
-          .In(kUnrolled));
-  for (int d = 0; d < program.devices; ++d) PP_RETURN_IF_ERROR(CheckSections(program, d));
-  return {};
+  if (!program.overlaps) return CheckListsAndProgress(program, program, depth, waits_for);
+  return CheckListsAndProgress(program, Unroll(program, kUnrolledBodies), depth, waits_for)
+      .In(kUnrolled);
 }
 
 }  // namespace pp

@@ -9,9 +9,10 @@
 //              exactly the regions that it needs (regions.h)
 //   evaluation the forwards of one batch, likewise, as a program of their own: every stage
 //              evaluates every micro-batch once, and nothing is changed
-//   sections   where steps overlap, prologue and epilogue are the parts of the body that
-//              sections.h makes of it, so that what one body passes to the next has the same
-//              name and place in all of them
+//
+// Where steps overlap, all that holds of two bodies after a prologue and before an epilogue, which
+// are parts of the body (sections.h): so what one body passes to the next has the same name and
+// place in all of them.
 //
 // A plain body is proved once, not twice in a row. It leaves nothing behind: at its end every value
 // is gone and every collective waited for. So all devices can run all of one body before any of the

@@ -6,8 +6,8 @@
 
 #include "compiler/simulate.h"
 #include "schema/proof/verify.h"
+#include "schema/sections.h"
 #include "schema/semantics/alive.h"
-#include "schema/semantics/sections.h"
 #include "tests/must_compile.h"
 #include "tests/scheme_problem.h"
 

@@ -17,7 +17,7 @@
 #include "compiler/search/dispatch.h"
 #include "schema/play/execute.h"
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {
@@ -137,7 +137,7 @@ bool CheckPlan(const CompileOptions& options) {
   REQUIRE(stages.status().message() == "");
   const auto& [before, after] = *stages;
   // Messages between steps that overlap are placed by other costs.
-  if (HasSections(before)) return false;
+  if (before.overlaps) return false;
   const auto costs = ParseCosts(options.costs, before.stages);
   REQUIRE(costs.ok());
   const Spans ideal = MustPlay(before, *costs);

@@ -9,7 +9,7 @@
 #include "compiler/compile.h"
 #include "compiler/scheme.h"
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/kept_report.h"
 #include "tests/late_device.h"
@@ -125,7 +125,7 @@ TEST_CASE("a validation sees what the step before it has learnt") {
     CHECK(*longer.steps[39].val_loss < 0.8 * longer.steps[0].loss);
     // The training proceeds as if there were none.
     for (int i = 0; i < 6; ++i) CHECK(last.steps[i].loss == plain.steps[i].loss);
-    if (HasSections(program)) continue;
+    if (program.overlaps) continue;
     train.val_data = {other.path()};
     train.optimizer.steps = 6;
     train.val_every = 1;

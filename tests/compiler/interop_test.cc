@@ -163,9 +163,7 @@ TEST_CASE("messages in an order that cannot work are refused") {
 }
 
 // One copy of the model and steps that do not overlap: what PyTorch's CSV can express.
-bool Expressible(const Program& plan) {
-  return plan.pipes.size() == 1 && plan.lists[0].prologue.empty();
-}
+bool Expressible(const Program& plan) { return plan.pipes.size() == 1 && !plan.overlaps; }
 
 CompileOptions OptionsOf(const Scheme& scheme, P2p p2p) {
   CompileOptions options;

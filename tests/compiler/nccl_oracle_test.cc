@@ -13,7 +13,7 @@
 #include "schema/play/execute.h"
 #include "schema/play/play.h"
 #include "schema/proof/body_walk.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
 
@@ -238,7 +238,7 @@ TEST_CASE("deadlocks and stalls of every scheme are those of their definition") 
                          << zero);
         const Program plan = MustCompile(options);
         CheckLayouts(CaseOf(plan), random);
-        CheckLayouts(RowOf(plan, HasSections(plan) ? 3 : 2), random);
+        CheckLayouts(RowOf(plan, plan.overlaps ? 3 : 2), random);
         ++plans;
       }
     INFO(scheme.name);
@@ -260,7 +260,7 @@ TEST_CASE("two steps in a row, three that overlap and three evaluations show all
         if (!Compile(options).ok()) continue;
         INFO(scheme.name << " M " << micros << " clip " << clip);
         const Program plan = MustCompile(options), evaluation = EvaluationOf(plan);
-        const int bodies = HasSections(plan) ? 3 : 2;
+        const int bodies = plan.overlaps ? 3 : 2;
         CHECK(Stalling(RowOf(plan, bodies)) == Stalling(RowOf(plan, bodies + 1)));
         const auto three = Stalling(RowOf(evaluation, 3));
         CHECK(three == Stalling(RowOf(evaluation, 4)));

@@ -8,7 +8,7 @@
 #include "compiler/compile.h"
 #include "compiler/simulate.h"
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "compiler/scheme.h"
+#include "schema/sections.h"
 #include "schema/semantics/placement.h"
-#include "schema/semantics/sections.h"
 #include "schema/semantics/walk.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"

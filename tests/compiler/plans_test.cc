@@ -79,24 +79,18 @@ std::string ErrorOf(const Program& program, Depth depth = Depth::kPlan) {
   return status.ok() ? "right" : status.message();
 }
 
-using Section = std::vector<Instruction> DeviceList::*;
-constexpr Section kSections[] = {&DeviceList::prologue, &DeviceList::body, &DeviceList::epilogue};
-constexpr const char* kNames[] = {"prologue", "body", "epilogue"};
-
 // Calls change(list, i) with each instruction of a copy of `plan`, and expects an error.
 template <typename Change>
 void BreakEach(const Program& plan, Change change) {
   for (size_t d = 0; d < plan.lists.size(); ++d)
-    for (int section = 0; section < 3; ++section)
-      for (size_t i = 0; i < (plan.lists[d].*kSections[section]).size(); ++i) {
-        Program broken = plan;
-        std::vector<Instruction>& list = broken.lists[d].*kSections[section];
-        INFO("device " << d << ' ' << kNames[section] << ' ' << i << " '" << ToText(list[i])
-                       << "'");
-        change(list, i);
-        if (list == plan.lists[d].*kSections[section]) continue;
-        CHECK(ErrorOf(broken) != "right");
-      }
+    for (size_t i = 0; i < plan.lists[d].body.size(); ++i) {
+      Program broken = plan;
+      std::vector<Instruction>& list = broken.lists[d].body;
+      INFO("device " << d << ' ' << i << " '" << ToText(list[i]) << "'");
+      change(list, i);
+      if (list == plan.lists[d].body) continue;
+      CHECK(ErrorOf(broken) != "right");
+    }
 }
 
 // The text of a plan with `line` of device 1 moved: to before `before`, or, with "", removed.
@@ -172,43 +166,14 @@ TEST_CASE("a version older or newer by one is refused") {
   }
 }
 
-TEST_CASE("what a body hands on lies at the same place in every section") {
-  for (const char* scheme : {"pipedream", "pipedream-2bw"}) {
-    const Program plan = MustCompile({.scheme = scheme, .shape = {3, 3}});
-    REQUIRE(ErrorOf(plan) == "right");
-    int carried = 0;
-    for (size_t d = 0; d < plan.lists.size(); ++d)
-      for (size_t i = 0; i < plan.lists[d].prologue.size(); ++i) {
-        Program broken = plan;
-        DeviceList& list = broken.lists[d];
-        if (list.prologue[i].op != Op::kForward) continue;
-        // To where nothing else is, so that only the difference is wrong.
-        list.prologue[i].offset[1] = list.arena_bytes;
-        list.arena_bytes += 64;
-        CHECK_THAT(ErrorOf(broken), Catch::Contains("at the same offsets"));
-        ++carried;
-      }
-    CHECK(carried == 2 + 1);
-  }
-}
-
 TEST_CASE("all stages step equally often") {
   Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
-  for (auto* section : {&plan.lists[1].body, &plan.lists[1].epilogue}) {
-    const auto is_step = [](const Instruction& i) { return i.op == Op::kStep; };
-    section->erase(std::find_if(section->begin(), section->end(), is_step));
-  }
+  std::vector<Instruction>& body = plan.lists[1].body;
+  body.erase(std::find_if(body.begin(), body.end(),
+                          [](const Instruction& i) { return i.op == Op::kStep; }));
   CHECK(ErrorOf(plan) ==
         "prologue, 2 bodies, epilogue: device 1: stage 1 makes 3 steps (those before "
         "it make 6)");
-}
-
-TEST_CASE("a section that its body does not make is refused") {
-  Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
-  std::swap(plan.lists[0].epilogue[6], plan.lists[0].epilogue[7]);
-  CHECK_THAT(ErrorOf(plan),
-             Catch::StartsWith("device 0: epilogue instruction 6 is 'STEP s0 v0', which its body "
-                               "has as 'WAIT act s0 m1 sent' ("));
 }
 
 TEST_CASE("messages about buckets, shards and the norm") {

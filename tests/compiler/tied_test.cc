@@ -12,7 +12,7 @@
 #include "schema/format/file.h"
 #include "schema/nccl/prove.h"
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"

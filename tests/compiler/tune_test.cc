@@ -25,8 +25,7 @@ Exact ExactOf(const CompileOptions& compile) {
   Exact exact;
   const auto program = Compile(compile);
   std::vector<WaitsFor> waits_for;
-  if (!program.ok() || program->MakesVersions() || !program->lists[0].prologue.empty())
-    return exact;
+  if (!program.ok() || program->MakesVersions() || program->overlaps) return exact;
   REQUIRE(Verify(*program, Depth::kPlan, &waits_for).ok());
   const auto prediction = Simulate(*program, waits_for, *CostsOf(*program));
   REQUIRE(prediction.ok());

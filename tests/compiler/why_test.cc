@@ -9,7 +9,7 @@
 #include "compiler/scheme.h"
 #include "compiler/simulate.h"
 #include "schema/proof/verify.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
@@ -68,7 +68,7 @@ void CheckIdle(const Explained& e) {
   }
   // On a shared link the order may change, and a message that comes earlier delay another one.
   for (size_t c = 0; c < kCauses.size(); ++c)
-    if (!e.prediction.execution.links || (Cause(c) == Cause::kLink && !HasSections(e.program)))
+    if (!e.prediction.execution.links || (Cause(c) == Cause::kLink && !e.program.overlaps))
       CHECK(e.prediction.why->saved[c] >= -1e-9 * makespan);
 }
 
@@ -79,7 +79,7 @@ void CheckPath(const Explained& e) {
   const Durations durations(e.costs, unrolled);
   REQUIRE(!path.empty());
   CHECK(path.front().start == 0);
-  if (!HasSections(e.program)) CHECK(path.back().end == e.prediction.makespan);
+  if (!e.program.overlaps) CHECK(path.back().end == e.prediction.makespan);
   for (size_t i = 0; i < path.size(); ++i) {
     const PathStep& step = path[i];
     if (i > 0) CHECK(step.start == path[i - 1].end);
@@ -163,7 +163,7 @@ TEST_CASE("a cause whose removal saves nothing has no idle time") {
           CHECK(Gaps(free, Cause::kMessage) == Approx(0).margin(1e-9));
           CHECK(Gaps(free, Cause::kReduction) == Approx(0).margin(1e-9));
           CHECK(Gaps(free, Cause::kLink) == Approx(0).margin(1e-9));
-          CHECK((Gaps(free, Cause::kDependence) > 0) == !HasSections(free.program));
+          CHECK((Gaps(free, Cause::kDependence) > 0) == !free.program.overlaps);
           // Messages that take time are waited for, and not for longer than all of them take.
           const Explained slow = MustExplain(options, "f=1,b=2.5,comm=0.25,latency=0.125", network);
           size_t messages = 0;

@@ -18,7 +18,7 @@ pp::Program WithoutMemory(pp::Program program) {
   for (pp::DeviceList& list : program.lists) {
     list.regions.clear();
     list.arena_bytes = 0;
-    for (auto* section : {&list.prologue, &list.body, &list.epilogue, &list.evaluation}) {
+    for (auto* section : {&list.body, &list.evaluation}) {
       for (pp::Instruction& i : *section) i.offset[0] = i.offset[1] = i.offset[2] = -1;
     }
   }

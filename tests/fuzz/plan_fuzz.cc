@@ -16,8 +16,8 @@
 #include "schema/check.h"
 #include "schema/format/file.h"
 #include "schema/proof/verify.h"
+#include "schema/sections.h"
 #include "schema/semantics/regions.h"
-#include "schema/semantics/sections.h"
 #include "tests/folder.h"
 #include "tests/fuzz/check_bound.h"
 #include "tests/fuzz/mutate.h"
@@ -160,7 +160,7 @@ void Train(const pp::Program& program) {
   pp::TrainOptions options;
   options.data = {DataFile()};
   options.bytes = true;
-  options.optimizer.steps = pp::HasSections(program) ? 2 : 1;
+  options.optimizer.steps = program.overlaps ? 2 : 1;
   if (!program.clip || program.MakesVersions()) options.optimizer.grad_clip = 0;
   if (pp::HasEvaluation(program)) {
     options.val_data = options.data;
@@ -336,7 +336,6 @@ void ChangeJob(pp::Random& random, pp::Program* program) {
   }
   if (!IsSmall(*program) || !pp::CheckJob(job).ok()) return;
   pp::GiveMemory(program);
-  pp::DeriveSections(*program);
 }
 
 void MutatePlan(pp::Random& random, pp::Program* program) {

@@ -8,7 +8,7 @@
 
 #include "compiler/compile.h"
 #include "runtime/device/cpu_device.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
@@ -82,7 +82,7 @@ Copy CopyOf(const Program& program, const Instruction& i) {
 // The iterations of a training of `steps` steps.
 std::vector<Iteration> Iterations(const Program& program, int64_t steps) {
   std::vector<Iteration> iterations;
-  const bool overlaps = HasSections(program);
+  const bool overlaps = program.overlaps;
   for (int64_t n = 1; n <= steps + (overlaps ? 1 : 0); ++n)
     iterations.push_back({n, BodyPart::kAll});
   if (overlaps) {
@@ -100,7 +100,7 @@ bool IsOfStage(const Instruction& i) {
 
 TEST_CASE("prologue, bodies and epilogue are one stream, which makes each step whole") {
   ForAll([](const Program& program, int device, const Bound& b) {
-    const DeviceList& list = program.lists[device];
+    const Sections sections = SectionsOf(program, device);
     std::map<std::pair<int64_t, std::string>, int> executed;  // by step, and text without the step
     for (const Iteration& iteration : Iterations(program, 4)) {
       size_t in_section = 0;
@@ -108,8 +108,8 @@ TEST_CASE("prologue, bodies and epilogue are one stream, which makes each step w
         if (!b.bound.Executes(static_cast<int>(i), iteration.part)) continue;
         Instruction instruction = b.list[i];
         if (iteration.part != BodyPart::kAll) {
-          // The sections that the plan gives.
-          const auto& section = iteration.part == BodyPart::kAhead ? list.prologue : list.epilogue;
+          const auto& section =
+              iteration.part == BodyPart::kAhead ? sections.prologue : sections.epilogue;
           REQUIRE(in_section < section.size());
           CHECK(section[in_section].op == instruction.op);
           CHECK(section[in_section].stage == instruction.stage);
@@ -124,8 +124,8 @@ TEST_CASE("prologue, bodies and epilogue are one stream, which makes each step w
         CHECK(step >= 1);
         CHECK(step <= 4);
       }
-      if (iteration.part == BodyPart::kAhead) CHECK(in_section == list.prologue.size());
-      if (iteration.part == BodyPart::kRest) CHECK(in_section == list.epilogue.size());
+      if (iteration.part == BodyPart::kAhead) CHECK(in_section == sections.prologue.size());
+      if (iteration.part == BodyPart::kRest) CHECK(in_section == sections.epilogue.size());
     }
     // The same number in each step.
     std::map<int64_t, size_t> names;

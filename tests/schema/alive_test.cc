@@ -5,7 +5,7 @@
 #include <string>
 #include <tuple>
 
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/must_compile.h"
 

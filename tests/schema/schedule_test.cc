@@ -6,7 +6,7 @@
 
 #include "compiler/interop.h"
 #include "compiler/scheme.h"
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 namespace pp {
 namespace {

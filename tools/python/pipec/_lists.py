@@ -77,6 +77,24 @@ class Instructions:
             column.flags.writeable = False
             setattr(self, name, column)
 
+    def prologue(self, microbatches: int) -> Instructions:
+        """What a step's list has of the next step: its micro-batches from M on."""
+        return self._where(self.micro >= microbatches, microbatches)
+
+    def epilogue(self, microbatches: int, overlaps: bool) -> Instructions:
+        """The rest, where steps overlap."""
+        return self._where((self.micro < microbatches) & overlaps, 0)
+
+    def _where(self, is_part: npt.NDArray[np.bool_], before: int) -> Instructions:
+        part = Instructions(None)
+        for name in _COLUMNS:
+            column = getattr(self, name)[is_part]
+            if name == "micro":
+                column = column - np.int32(before)
+            column.flags.writeable = False
+            setattr(part, name, column)
+        return part
+
     def __len__(self) -> int:
         return len(self.op)
 

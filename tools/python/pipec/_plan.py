@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipec._typed import ShowOptions, SimulateOptions, VerifyOptions
 
 # The formats that this reader understands (schema/base/version.h).
-_FORMATS = range(3, 5)
+_FORMATS = range(3, 6)
 # After the FlatBuffer: its length and its checksum.
 _SEAL = struct.Struct("<QQ")
 # The enums of schema/program.fbs.
@@ -31,8 +31,8 @@ _RANK_ORDERS = ("tp,pp,dp", "tp,dp,pp")
 
 T = TypeVar("T")
 Routine = Literal["step", "evaluation", "prologue", "epilogue"]
-# Their fields in table Device. A program whose steps do not overlap has the step alone.
-_ROUTINES = {"prologue": 0, "step": 1, "epilogue": 2, "evaluation": 5}
+# Fields in table Device. Prologue and epilogue are parts of the step.
+_ROUTINES = {"prologue": 1, "step": 1, "epilogue": 1, "evaluation": 5}
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +61,7 @@ class Plan:
     tied: tuple[int, ...] = field(init=False, compare=False)  # stages that share a parameter
     # Which ranks are neighbours, from the inside out: peers, then devices, or replicas.
     rank_order: Literal["tp,pp,dp", "tp,dp,pp"] = field(init=False, compare=False)
+    overlaps: bool = field(init=False, compare=False)  # steps overlap
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", bytes(memoryview(self.bytes)))
@@ -95,10 +96,15 @@ class Plan:
         if routine not in _ROUTINES:
             raise Error(f"routine: {routine!r} ({', '.join(_ROUTINES)})")
         number = _ROUTINES[routine]
-        return _damage(
+        lists = _damage(
             lambda data: [Instructions(device.table(number)) for device in _root(data).tables(10)],
             self.bytes,
         )
+        if routine == "prologue":
+            return [step.prologue(self.microbatches) for step in lists]
+        if routine == "epilogue":
+            return [step.epilogue(self.microbatches, self.overlaps) for step in lists]
+        return lists
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan's file, whole or not at all."""
@@ -189,7 +195,16 @@ def _head(data: bytes) -> dict[str, Any]:
         "costs": root.text(14) or "",
         "tied": _wholes(root, 15),
         "rank_order": _name(_RANK_ORDERS, root.number(16, "B")),
+        "overlaps": _overlaps(root),
     }
+
+
+def _overlaps(root: Table) -> bool:
+    """Formats 3 and 4 say it by lists of a prologue and an epilogue."""
+    if root.number(0, "I") >= 5:
+        return bool(root.number(17, "B"))
+    return any(len(Instructions(device.table(part))) for device in root.tables(10)
+               for part in (0, 2))
 
 
 def _job(data: bytes) -> dict[str, Any] | None:

@@ -41,10 +41,9 @@ def refuse(plan) -> None:
         raise ValueError(f"plan: tensor parallelism, --tp {job['tp']} (1: a stage's own affair)")
     if plan.zero:
         raise ValueError(f"plan: --zero {plan.zero} (0: an optimizer with shards is not run)")
-    for routine in ("prologue", "epilogue"):
-        if any(len(instructions) for instructions in plan.lists(routine)):
-            raise ValueError(f"plan: {plan.scheme}'s steps overlap, with versions of the weights "
-                             "(a scheme whose steps begin and end empty)")
+    if plan.overlaps:
+        raise ValueError(f"plan: {plan.scheme}'s steps overlap, with versions of the weights "
+                         "(a scheme whose steps begin and end empty)")
 
 
 def rank_of(plan, replica: int, device: int) -> int:

@@ -1,4 +1,4 @@
-#include "schema/semantics/sections.h"
+#include "schema/sections.h"
 
 #include <algorithm>
 #include <span>
@@ -6,10 +6,24 @@
 
 namespace pp {
 
-bool HasSections(const Program& program) {
-  return std::any_of(program.lists.begin(), program.lists.end(), [](const DeviceList& list) {
-    return !list.prologue.empty() || !list.epilogue.empty();
-  });
+Sections SectionsOf(const Program& program, int device) {
+  Sections sections;
+  if (!program.overlaps) return sections;
+  for (Instruction i : program.lists[device].body) {
+    if (i.micro < program.microbatches) {
+      sections.epilogue.push_back(i);
+    } else {
+      i.micro -= program.microbatches;
+      sections.prologue.push_back(i);
+    }
+  }
+  return sections;
+}
+
+int PrologueSize(const Program& program, int device) {
+  const std::vector<Instruction>& body = program.lists[device].body;
+  const auto is_ahead = [&](const Instruction& i) { return i.micro >= program.microbatches; };
+  return program.overlaps ? static_cast<int>(std::count_if(body.begin(), body.end(), is_ahead)) : 0;
 }
 
 namespace {
@@ -17,7 +31,8 @@ namespace {
 // Everything but the lists.
 Program UnrollHead(const Program& program, int bodies) {
   Program head = program.Head();
-  const int steps = HasSections(program) ? bodies + 1 : bodies;
+  head.overlaps = false;
+  const int steps = program.overlaps ? bodies + 1 : bodies;
   head.microbatches = program.microbatches * steps;
   for (int step = 1; step < steps; ++step)
     head.pipe_of.insert(head.pipe_of.end(), program.pipe_of.begin(), program.pipe_of.end());
@@ -29,16 +44,17 @@ void UnrollList(const Program& program, int device, int bodies, DeviceList* to) 
   const DeviceList& from = program.lists[device];
   to->regions = from.regions;
   to->arena_bytes = from.arena_bytes;
-  to->body.reserve(from.prologue.size() + bodies * from.body.size() + from.epilogue.size());
+  const Sections sections = SectionsOf(program, device);
+  to->body.reserve(bodies * from.body.size() + sections.prologue.size() + sections.epilogue.size());
   auto append = [&](const std::vector<Instruction>& section, int step) {
     const size_t begin = to->body.size();
     to->body.insert(to->body.end(), section.begin(), section.end());
     for (Instruction& i : std::span(to->body).subspan(begin))
       if (i.micro >= 0) i.micro += step * program.microbatches;
   };
-  append(from.prologue, 0);
+  append(sections.prologue, 0);
   for (int step = 0; step < bodies; ++step) append(from.body, step);
-  append(from.epilogue, bodies);
+  append(sections.epilogue, bodies);
 }
 
 }  // namespace
@@ -56,33 +72,12 @@ Program UnrollDevice(const Program& program, int device, int bodies) {
 }
 
 Program Unrolled(Program program) {
-  return HasSections(program) ? Unroll(program, kUnrolledBodies) : std::move(program);
-}
-
-void DeriveSections(Program& program) {
-  auto of_next_step = [&](const Instruction& i) { return i.micro >= program.microbatches; };
-  if (std::none_of(program.lists.begin(), program.lists.end(), [&](const DeviceList& list) {
-        return std::any_of(list.body.begin(), list.body.end(), of_next_step);
-      }))
-    return;
-  for (DeviceList& list : program.lists) DeriveSections(program.microbatches, list);
-}
-
-void DeriveSections(int microbatches, DeviceList& list) {
-  list.prologue.clear();
-  list.epilogue.clear();
-  for (Instruction i : list.body) {
-    if (i.micro < microbatches) {
-      list.epilogue.push_back(i);
-    } else {
-      i.micro -= microbatches;
-      list.prologue.push_back(i);
-    }
-  }
+  return program.overlaps ? Unroll(program, kUnrolledBodies) : std::move(program);
 }
 
 Program EvaluationOf(const Program& program) {
   Program evaluation = program.Head();
+  evaluation.overlaps = false;
   evaluation.evaluates = true;
   for (const DeviceList& list : program.lists)
     evaluation.lists.push_back(
