@@ -91,6 +91,7 @@ class Parser {
     for (int section = 0; section <= kEvaluation; ++section)
       if (words_.size() == 1 && first == kSections[section] && !program_.lists.empty()) {
         section_ = section;
+        program_.overlaps |= section == kPrologue || section == kEpilogue;
         return {};
       }
     if (program_.lists.empty()) return ParseHeader();
@@ -293,7 +294,6 @@ class Parser {
   Status FinishLists() {
     Program& p = program_;
     for (size_t d = 0; d < p.lists.size(); ++d) {
-      p.overlaps |= !read_[d][kPrologue].empty() || !read_[d][kEpilogue].empty();
       p.lists[d].body = read_[d][kBody];
       p.lists[d].evaluation = read_[d][kEvaluation];
     }

@@ -45,8 +45,10 @@ class OverlappingSteps {
  public:
   OverlappingSteps(const Program& program, P2p p2p)
       : program_(program), p2p_(p2p), unrolled_(Unroll(program, kBodies)) {
-    for (int d = 0; d < program.devices; ++d)  // without the epilogue
-      unrolled_.lists[d].body.resize(IndexOf(d, kBodies));
+    for (int d = 0; d < program.devices; ++d) {
+      prologues_.push_back(static_cast<size_t>(PrologueSize(program, d)));
+      unrolled_.lists[d].body.resize(IndexOf(d, kBodies));  // without the epilogue
+    }
   }
 
   Result<std::vector<Insertions>> Run() {
@@ -69,8 +71,7 @@ class OverlappingSteps {
 
   // Where a body begins.
   size_t IndexOf(int device, int body) const {
-    return static_cast<size_t>(PrologueSize(program_, device)) +
-           body * program_.lists[device].body.size();
+    return prologues_[device] + body * program_.lists[device].body.size();
   }
 
   // Takes what belongs to the micro-batches of step kMiddle, and places it in the body that names
@@ -102,6 +103,7 @@ class OverlappingSteps {
 
   const Program& program_;
   const P2p p2p_;
+  std::vector<size_t> prologues_;  // by device, their sizes
   Program unrolled_;
 };
 

@@ -43,7 +43,7 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
   const Program unrolled = UnrollDevice(program, device, kBodies);
   const std::vector<Instruction>& body = program.lists[device].body;
   const int length = static_cast<int>(body.size());
-  const int first = static_cast<int>(PrologueSize(program, device));
+  const int first = PrologueSize(program, device);
   const int second = first + length;
   FreeRecorder memory(unrolled, device, second, second + length, &out->freed);
   const ValueBytes bytes(program);

@@ -231,14 +231,22 @@ TEST_CASE("without a norm a copy steps as soon as its gradients are complete") {
 }
 
 TEST_CASE("messages about versions") {
-  const std::string text = Print(MustCompile({.scheme = "pipedream", .shape = {2, 2}}));
-  CHECK_THAT(ErrorOfText(Replaced(text, "BW        s0 m1 v1", "BW        s0 m1 v0")),
+  const Program plan = MustCompile({.scheme = "pipedream", .shape = {2, 2}});
+  const auto with_version = [&](const char* instruction, int16_t version) {
+    Program changed = plan;
+    auto& body = changed.lists[0].body;
+    const auto found = std::find_if(body.begin(), body.end(),
+                                    [&](const Instruction& i) { return ToText(i) == instruction; });
+    REQUIRE(found != body.end());
+    found->version = version;
+    return ErrorOf(changed);
+  };
+  CHECK_THAT(with_version("BW s0 m1 v1", 0),
              Catch::EndsWith("has weights after 1 updates, but stash s0 m1 was made with those "
                              "after 0"));
-  CHECK_THAT(ErrorOfText(Replaced(text, "FW        s0 m0 v0", "FW        s0 m0")),
+  CHECK_THAT(with_version("FW s0 m2 v0", -1),
              Catch::EndsWith("has no version (this device's STEPs make versions)"));
-  CHECK_THAT(ErrorOfText(Replaced(text, "STEP      s0 v0", "STEP      s0 v1")),
-             Catch::EndsWith("makes the newest version (v0)"));
+  CHECK_THAT(with_version("STEP s0 v0", 1), Catch::EndsWith("makes the newest version (v0)"));
   // Between two steps a reduction is started after everything that the second one takes.
   Program reduced = MustCompile({.scheme = "pipedream-2bw", .shape = {2, 2}, .replicas = 2});
   auto& list = reduced.lists[1].body;

@@ -444,7 +444,7 @@ class Reading(Case):
         vtable = root - struct.unpack_from("<i", data, root)[0]
         struct.pack_into("<I", data, root + struct.unpack_from("<H", data, vtable + 4)[0], 99)
         self.assert_error(
-            "plan: has format 99 (3 to 4: a newer package reads newer ones)", pipec.Plan, data
+            "plan: has format 99 (3 to 5: a newer package reads newer ones)", pipec.Plan, data
         )
 
 
