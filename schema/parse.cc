@@ -294,8 +294,8 @@ class Parser {
   Status FinishLists() {
     Program& p = program_;
     for (size_t d = 0; d < p.lists.size(); ++d) {
-      p.lists[d].body = read_[d][kBody];
-      p.lists[d].evaluation = read_[d][kEvaluation];
+      p.lists[d].body = std::move(read_[d][kBody]);
+      p.lists[d].evaluation = std::move(read_[d][kEvaluation]);
     }
     for (int d = 0; d < p.devices; ++d) {
       const Sections sections = SectionsOf(p, d);
