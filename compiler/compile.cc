@@ -13,7 +13,7 @@
 #include "schema/base/split.h"
 #include "schema/check.h"
 #include "schema/proof/verify.h"
-#include "schema/sections.h"
+#include "schema/routines.h"
 #include "schema/semantics/schedule.h"
 
 namespace pp {
@@ -37,8 +37,8 @@ Status RunPass(const Pass& pass, Program& program, const PassContext& context,
       Timed(observer, pass.name, program, [&] { return pass.run(program, context); }));
   if (!context.proves) return {};
   return Timed(observer, "verify", program, [&] {
-    // What is put beside a plan is proved alone.
-    return (pass.leaves == Form::kWhole ? VerifyEvaluation(program)
+    // What is put beside a step is proved alone.
+    return (pass.leaves == Form::kWhole ? VerifyRoutines(program, Depth::kLists)
                                         : Verify(program, DepthOf(pass.leaves)))
         .In(fmt::format("after {}", pass.name));
   });
@@ -285,7 +285,8 @@ Status Lower(Program& program, Form form, const PassContext& context,
              const PassObserver& observer) {
   PassContext again = context;  // an evaluation is made anew
   again.evaluates |= HasEvaluation(program);
-  for (DeviceList& list : program.lists) list.evaluation.clear();
+  DropRoutine(kEvaluationRoutine, &program);
+  if (form < Form::kLists) DropRoutines(&program);
   for (const Pass& pass : PassesFrom(form))
     PP_RETURN_IF_ERROR(RunPass(pass, program, again, observer));
   return {};
@@ -346,6 +347,12 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
     PP_RETURN_IF_ERROR(Lower(program, Form::kLists, prepared->context, observer).In(origin.file));
     return program;
   }
+  for (const Routine& routine : program.routines)
+    if (routine.name != kEvaluationRoutine)
+      return Status::Invalid(
+          fmt::format("{}: routine '{}', but the step has no WAIT yet (lists that go as far, or "
+                      "none beside it)",
+                      origin.file, routine.name));
   if (content.messages && program.overlaps)
     return Status::Invalid(
         fmt::format("{}: {}: SEND and RECV without WAIT, and steps that overlap (one of the two)",
@@ -355,8 +362,8 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
   for (DeviceList& list : program.lists) {
     if (content.messages) comm.push_back(list.body);
     std::erase_if(list.body, IsMessage);
-    list.evaluation.clear();
   }
+  DropRoutines(&program);
   if (content.messages) prepared->context.comm = &comm;
   const std::string passes = options.passes.empty() ? program.passes : options.passes;
   CopyAttributes(options, &program);

@@ -34,7 +34,7 @@ struct CompileOptions {
   bool balance_layers = false;  // instead of the job's
   MemoryFit fit;                // a limit runs fit-memory after `passes`
   bool proves = true;           // after each pass; else the caller proves the plan
-  Form leaves = Form::kWhole;   // REQUIRES: kFitted or more
+  Form leaves = Form::kPlan;    // REQUIRES: kFitted or more
 };
 
 // Called before and after the scheme ("scheme"), each pass, and the pass's proof ("verify").
@@ -55,7 +55,7 @@ struct Origin {
 // A verified plan from lists that a user brought; of the options, scheme and shape are ignored.
 // Compute instructions alone become a plan as a scheme's do. SENDs and RECVs between them keep
 // their order. Lists that go further (WAIT, REDUCE, STEP) are taken as they are and get their
-// memory. An evaluation is made anew. Errors name the option, or the file and where in it.
+// memory. Routines are made anew. Errors name the option, or the file and where in it.
 Result<Program> CompileLists(Program program, const Origin& origin, const CompileOptions& options,
                              const PassObserver& observer = {});
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "schema/base/number.h"
+#include "schema/routines.h"
 
 namespace pp {
 namespace {
@@ -39,8 +40,9 @@ std::string PlaceOf(std::string_view text, int device, const Program& lists, con
     const auto is = [&](const Instruction& i) { return ++index, ToText(i) == text; };
     const DeviceList& list = lists.lists[d];
     bool found = false;
-    for (const auto* section : {&list.body, &list.evaluation})
-      found = found || std::any_of(section->begin(), section->end(), is);
+    ForEachList(list, [&](const std::vector<Instruction>& one) {
+      found = found || std::any_of(one.begin(), one.end(), is);
+    });
     if (!found) continue;
     if (!place.empty()) return "";
     place = name(d, index - 1);

@@ -66,13 +66,13 @@ enum class Form : uint8_t {
   kFitted,    // the same, in an order and with recomputes that nothing may change any more
   kSummed,    // with reductions and steps
   kLists,     // with messages
+  kWhole,     // the same, and routines beside them
   kPlan,      // with memory
-  kWhole,     // the same, and an evaluation beside it
 };
 // How a program of that form is verified.
 inline Depth DepthOf(Form form) {
   if (form >= Form::kPlan) return Depth::kPlan;
-  return form == Form::kLists ? Depth::kLists : Depth::kSchedule;
+  return form >= Form::kLists ? Depth::kLists : Depth::kSchedule;
 }
 
 // A row of the table of passes.

@@ -25,9 +25,9 @@ constexpr Pass kPasses[] = {
      Form::kFitted, Form::kSummed, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", Form::kSummed,
      Form::kLists, InsertComm},
-    {"plan-memory", "an offset for every value", Form::kLists, Form::kPlan, PlanMemory},
     {"add-evaluation", "with a model or --evaluation: only the forwards of one batch, for its loss",
-     Form::kPlan, Form::kWhole, AddEvaluation},
+     Form::kLists, Form::kWhole, AddEvaluation},
+    {"plan-memory", "an offset for every value", Form::kWhole, Form::kPlan, PlanMemory},
 };
 
 constexpr size_t FirstFrom(Form form) {
@@ -39,7 +39,7 @@ constexpr bool EachTakesWhatIsLeft() {
   Form form = Form::kFitted;
   for (size_t i = FirstFrom(form); i < std::size(kPasses); form = kPasses[i++].leaves)
     if (kPasses[i].takes != form) return false;
-  return form == Form::kWhole;
+  return form == Form::kPlan;
 }
 static_assert(EachTakesWhatIsLeft());
 

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 
+#include "schema/routines.h"
+
 namespace pp {
 namespace {
 
@@ -19,6 +21,7 @@ class ListCheck {
  public:
   ListCheck(const Program& program, int device)
       : list_(program.lists[device]),
+        routines_(program.routines),
         overlaps_(program.overlaps),
         device_(device),
         limits_{.stages = program.stages,
@@ -35,7 +38,15 @@ class ListCheck {
     Limits body = limits_;  // it has micro-batches of the next step, too, if steps overlap
     if (overlaps_) body.micros *= 2;
     PP_RETURN_IF_ERROR(CheckSection("", list_.body, body));
-    return CheckSection("evaluation ", list_.evaluation, limits_);
+    if (list_.routines.size() != routines_.size())
+      return Wrong("device {}: lists of {} routines ({})", device_, list_.routines.size(),
+                   routines_.size());
+    for (size_t r = 0; r < routines_.size(); ++r) {
+      Limits limits = limits_;
+      limits.micros = routines_[r].microbatches;
+      PP_RETURN_IF_ERROR(CheckSection(routines_[r].name + " ", list_.routines[r], limits));
+    }
+    return {};
   }
 
  private:
@@ -61,7 +72,7 @@ class ListCheck {
     return {};
   }
 
-  Status CheckSection(const char* section, const std::vector<Instruction>& list,
+  Status CheckSection(const std::string& section, const std::vector<Instruction>& list,
                       const Limits& limits) const {
     for (size_t i = 0; i < list.size(); ++i) {
       if (IsRight(list[i], limits)) continue;
@@ -127,6 +138,7 @@ class ListCheck {
   }
 
   const DeviceList& list_;
+  const std::vector<Routine>& routines_;
   const bool overlaps_;
   const int device_;
   const Limits limits_;
@@ -156,6 +168,26 @@ Status CheckWord(const char* what, const std::string& word) {
   if (std::none_of(word.begin(), word.end(), stray)) return {};
   return Wrong("the name of the {} is not a word: '{}' (printable, without space and #)", what,
                Shown(word));
+}
+
+Status CheckRoutine(const Program& program, const Routine& routine,
+                    std::span<const Routine> others) {
+  if (others.size() >= kMostRoutines) return Wrong("more than {} routines", kMostRoutines);
+  PP_RETURN_IF_ERROR(CheckCount("micro-batches", routine.microbatches));
+  const std::string& name = routine.name;
+  if (!Evaluates(routine) && (name != StepRoutine(routine.microbatches) || program.overlaps ||
+                              routine.microbatches >= program.microbatches))
+    return Wrong(
+        "routine '{}' of {} micro-batches (evaluation, or step-M of M, fewer than the {} of a "
+        "step, where steps do not overlap)",
+        Shown(name), routine.microbatches, program.microbatches);
+  for (const Routine& other : others)
+    if (other.name == name) return Wrong("two routines '{}' (one)", name);
+  return {};
+}
+
+Status CheckPipeOf(const Program& program, const Routine& routine) {
+  return CheckNumbers("pipe_of", routine.pipe_of, routine.microbatches, program.pipes.size());
 }
 
 bool CanBeTied(const std::vector<int32_t>& tied, int32_t stages) {
@@ -209,6 +241,10 @@ Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckPipes(p));
   PP_RETURN_IF_ERROR(CheckTied(p));
   PP_RETURN_IF_ERROR(CheckNumbers("pipe_of", p.pipe_of, p.microbatches, p.pipes.size()));
+  for (size_t r = 0; r < p.routines.size(); ++r) {
+    PP_RETURN_IF_ERROR(CheckRoutine(p, p.routines[r], std::span(p.routines).first(r)));
+    PP_RETURN_IF_ERROR(CheckPipeOf(p, p.routines[r]).In(fmt::format("routine {}", r)));
+  }
   if (!p.job) return {};
   PP_RETURN_IF_ERROR(
       CheckNumbers("layers_per_stage", p.job->layers_per_stage, p.stages, size_t{INT32_MAX} + 1));

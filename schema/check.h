@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "schema/base/status.h"
@@ -18,6 +20,13 @@ Status CheckFields(const Program& program);
 
 // That it is one word of the text form. `what` has it as its name.
 Status CheckWord(const char* what, const std::string& word);
+
+// That a program can have this routine beside these: it is one of those that there are
+// (routines.h), and none of them is.
+Status CheckRoutine(const Program& program, const Routine& routine,
+                    std::span<const Routine> others);
+// That its micro-batches are on pipes that exist.
+Status CheckPipeOf(const Program& program, const Routine& routine);
 
 // Whether these can share a tensor: two or more of so many stages, ascending.
 bool CanBeTied(const std::vector<int32_t>& tied, int32_t stages);

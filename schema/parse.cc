@@ -7,6 +7,7 @@
 
 #include "schema/base/number.h"
 #include "schema/check.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "schema/text_form.h"
@@ -16,8 +17,8 @@ namespace {
 
 using text::kBody;
 using text::kEpilogue;
-using text::kEvaluation;
 using text::kPrologue;
+using text::kRoutines;
 using text::kSections;
 using text::WordBefore;
 
@@ -37,10 +38,10 @@ class Parser {
     PP_RETURN_IF_ERROR(Finish());
     return std::move(program_);
   }
-  // Of a device and of its instructions, by section.
+  // Of a device and of its instructions, by section: those of kSections, then the routines.
   struct Lines {
     int device;
-    std::array<std::vector<int>, kEvaluation + 1> of;
+    std::vector<std::vector<int>> of;
   };
   std::vector<Lines> TakeLines() { return std::move(lines_); }
 
@@ -88,14 +89,55 @@ class Parser {
     if (program_.scheme.empty()) return Wrong("'program NAME stages S microbatches M' comes first");
     if (const OpInfo* op = FindOp(first)) return ParseInstruction(*op);
     if (first == "device") return ParseDevice();
-    for (int section = 0; section <= kEvaluation; ++section)
-      if (words_.size() == 1 && first == kSections[section] && !program_.lists.empty()) {
-        section_ = section;
-        program_.overlaps |= section == kPrologue || section == kEpilogue;
-        return {};
-      }
     if (program_.lists.empty()) return ParseHeader();
+    if (words_.size() == 1 && BeginSection(first)) return {};
     return Wrong(fmt::format("unknown instruction '{}' (pipec ops lists them)", Shown(first)));
+  }
+
+  // An evaluation needs no line in the header.
+  bool BeginSection(std::string_view name) {
+    const auto* found = std::find(std::begin(kSections), std::end(kSections), name);
+    if (found != std::end(kSections)) {
+      section_ = static_cast<int>(found - kSections);
+      program_.overlaps |= section_ != kBody;
+      return true;
+    }
+    int routine = FindRoutine(program_, name);
+    if (routine < 0) {
+      if (name != kEvaluationRoutine) return false;
+      routine = static_cast<int>(program_.routines.size());
+      program_.routines.push_back(EvaluationLike(program_));
+    }
+    section_ = kRoutines + routine;
+    GrowSections();
+    return true;
+  }
+
+  // Of the device that is read.
+  void GrowSections() {
+    read_.back().resize(kRoutines + program_.routines.size());
+    lines_.back().of.resize(kRoutines + program_.routines.size());
+  }
+
+  // routine NAME microbatches M [on pipes 0 1 ...]
+  Status ParseRoutine() {
+    Routine routine;
+    size_t next = 4;
+    bool right = words_.size() >= 4 && words_[2] == "microbatches" &&
+                 Number(words_[3], "", &routine.microbatches) && routine.microbatches > 0 &&
+                 routine.microbatches <= kMostCount;
+    if (right && next + 2 < words_.size() && words_[next] == "on" && words_[next + 1] == "pipes")
+      for (next += 2; next < words_.size() && right; ++next)
+        right = Number(words_[next], "", &routine.pipe_of.emplace_back());
+    if (!right || next != words_.size())
+      return Wrong(
+          fmt::format("'{}' (routine NAME microbatches M, perhaps: on pipes …)", Shown(line_)));
+    routine.name = words_[1];
+    if (routine.pipe_of.empty()) routine.pipe_of.assign(routine.microbatches, 0);
+    PP_RETURN_IF_ERROR(InLine(CheckRoutine(program_, routine, program_.routines)));
+    program_.routines.push_back(std::move(routine));
+    routine_lines_.push_back(line_number_);
+    return {};
   }
 
   Status ParseProgram() {
@@ -152,6 +194,7 @@ class Parser {
       line_of_["--model"] = line_number_;
       return {};
     }
+    if (first == "routine") return ParseRoutine();
     Status status;
     if (ReadAttributes(kProgramAttributes<Program>, &p, &status) ||
         ReadAttributes(kJobAttributes, &job_, &status)) {
@@ -187,6 +230,7 @@ class Parser {
     p.lists.emplace_back();
     read_.emplace_back();
     lines_.push_back({line_number_, {}});
+    GrowSections();
     section_ = kBody;
     return {};
   }
@@ -220,7 +264,7 @@ class Parser {
       return true;
     };
     if (!AllFields(read) || next != words_.size()) return WrongInstruction(i, word());
-    if (i.micro >= program_.microbatches &&
+    if (section_ == kBody && i.micro >= program_.microbatches &&
         (next_step_.empty() || next_step_.back().first + 1 < program_.lists.size()))
       next_step_.push_back({program_.lists.size() - 1, WrongInstruction(i, "")});
     read_.back()[section_].push_back(i);
@@ -229,7 +273,10 @@ class Parser {
   }
 
   // In a body those of the next step follow if steps overlap; Finish checks whether they do.
-  int32_t MostMicros() const { return (section_ == kBody ? 2 : 1) * program_.microbatches; }
+  int32_t MostMicros() const {
+    if (section_ >= kRoutines) return program_.routines[section_ - kRoutines].microbatches;
+    return (section_ == kBody ? 2 : 1) * program_.microbatches;
+  }
 
   // `word` is what was read last.
   Status WrongInstruction(const Instruction& i, std::string_view word) const {
@@ -240,7 +287,8 @@ class Parser {
 
   // "SEND_act s0 to s3, m0 to m7, to dN".
   std::string Pattern(const Instruction& i) const {
-    const Limits limits{.stages = program_.stages, .micros = program_.microbatches};
+    const Limits limits{.stages = program_.stages,
+                        .micros = section_ == kBody ? program_.microbatches : MostMicros()};
     std::string out(Info(i.op).text);
     std::string_view separator = " ";
     ForEachField([&]<typename T>(const FieldInfo<T>& info) {
@@ -270,12 +318,14 @@ class Parser {
     if (p.devices == 0) return Wrong("no line 'device N holds s…'");
     if (p.pipes.empty()) PP_RETURN_IF_ERROR(PipeFromHolds());
     if (p.pipe_of.empty()) p.pipe_of.assign(p.microbatches, 0);
+    for (Routine& routine : p.routines)
+      if (routine.pipe_of.empty()) routine.pipe_of = p.pipe_of;
     PP_RETURN_IF_ERROR(FinishPipes());
     for (const auto& [device, error] : next_step_)
       if (read_[device][kPrologue].empty() && read_[device][kEpilogue].empty()) return error;
     const int pipes = static_cast<int>(p.pipes.size());
     for (size_t d = 0; d < p.lists.size(); ++d)
-      for (int section = 0; section <= kEvaluation; ++section) {
+      for (size_t section = 0; section < read_[d].size(); ++section) {
         const auto& list = read_[d][section];
         for (size_t n = 0; n < list.size(); ++n)
           if (const Instruction& i = list[n];
@@ -295,7 +345,9 @@ class Parser {
     Program& p = program_;
     for (size_t d = 0; d < p.lists.size(); ++d) {
       p.lists[d].body = std::move(read_[d][kBody]);
-      p.lists[d].evaluation = std::move(read_[d][kEvaluation]);
+      read_[d].resize(kRoutines + p.routines.size());
+      p.lists[d].routines.assign(std::make_move_iterator(read_[d].begin() + kRoutines),
+                                 std::make_move_iterator(read_[d].end()));
     }
     for (int d = 0; d < p.devices; ++d) {
       const Sections sections = SectionsOf(p, d);
@@ -338,6 +390,8 @@ class Parser {
     if (!pipe_lines_.empty()) PP_RETURN_IF_ERROR(InLine(pipe_lines_.back(), CheckPipes(p)));
     PP_RETURN_IF_ERROR(CheckHolds());
     const int pipes = static_cast<int>(p.pipes.size());
+    for (size_t r = 0; r < routine_lines_.size(); ++r)
+      PP_RETURN_IF_ERROR(InLine(routine_lines_[r], CheckPipeOf(p, p.routines[r])));
     if (static_cast<int>(p.pipe_of.size()) == p.microbatches &&
         *std::max_element(p.pipe_of.begin(), p.pipe_of.end()) < pipes)
       return {};
@@ -384,7 +438,7 @@ class Parser {
   // Of a stage that no device holds: who computes it all the same, or who counted it.
   Status WrongStage(int stage) const {
     for (size_t d = 0; d < lines_.size(); ++d)
-      for (int section = 0; section <= kEvaluation; ++section) {
+      for (size_t section = 0; section < read_[d].size(); ++section) {
         const auto& list = read_[d][section];
         for (size_t n = 0; n < list.size(); ++n)
           if (list[n].stage == stage && Info(list[n].op).lane == Lane::kCompute)
@@ -420,13 +474,14 @@ class Parser {
   int line_number_ = 0;
   std::vector<std::string_view> words_;
   Program program_;
-  std::vector<std::array<List, kEvaluation + 1>> read_;  // by device, by section
+  std::vector<std::vector<List>> read_;  // by device, by section
   Job job_;
   std::vector<std::pair<int32_t, int32_t>> holds_;  // stage, device
   // The first micro-batch from M on in a device's list, an error unless its steps overlap.
   std::vector<std::pair<size_t, Status>> next_step_;
   int section_ = kBody;
   int program_line_ = 0, pipe_of_line_ = 0;
+  std::vector<int> routine_lines_;
   std::vector<int> pipe_lines_;
   std::map<std::string, int> line_of_;  // the attributes of header lines, by option
   std::vector<Lines> lines_;            // by device
@@ -440,7 +495,8 @@ Result<Program> Parse(std::string_view text, const std::string& origin, Naming* 
   if (name != nullptr)
     *name = [lines = parser.TakeLines()](int device, size_t index) {
       if (index == kItself) return fmt::format("line {}", lines[device].device);
-      for (const int section : {kBody, kEvaluation}) {
+      for (size_t section = kBody; section < lines[device].of.size(); ++section) {
+        if (section == kEpilogue) continue;
         const std::vector<int>& of = lines[device].of[section];
         if (index < of.size()) return fmt::format("line {}", of[index]);
         index -= of.size();

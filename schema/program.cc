@@ -13,7 +13,8 @@ Program Program::Head() const {
                .pipe_of = pipe_of,
                .overlaps = overlaps,
                .job = job,
-               .evaluates = evaluates};
+               .evaluates = evaluates,
+               .beside = beside};
   ForEachRow(kProgramAttributes<Program>,
              [&](const auto& row) { head.*row.member = this->*row.member; });
   return head;

@@ -27,6 +27,9 @@ enum class RankOrder : uint8_t { kTpPpDp, kTpDpPp };
 // tables that grow with them should not exhaust a machine's memory to find out.
 inline constexpr int32_t kMostCount = 1 << 24;
 
+// Routines beside the step's.
+inline constexpr size_t kMostRoutines = 64;
+
 // One copy of the model placed on the devices: stage -> device.
 struct Pipe {
   std::vector<int32_t> device_of;
@@ -43,11 +46,18 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
+// What a plan has beside its step: lists over the same memory, which run between two steps, by
+// their name (routines.h).
+struct Routine {
+  std::string name;
+  int32_t microbatches = 0;
+  std::vector<int32_t> pipe_of;  // micro-batch -> pipe
+  bool operator==(const Routine&) const = default;
+};
+
 struct DeviceList {
-  std::vector<Instruction> body;
-  // Only the forwards of one batch, for its loss: a program of its own (EvaluationOf), which runs
-  // between two steps or after the last one, in the memory of a step.
-  std::vector<Instruction> evaluation;
+  std::vector<Instruction> body;                   // of a step
+  std::vector<std::vector<Instruction>> routines;  // of each of Program::routines
   std::vector<Region> regions;
   int64_t arena_bytes = 0;  // the peak: regions and values, 0 before plan-memory
   bool operator==(const DeviceList&) const = default;
@@ -88,11 +98,13 @@ struct Program {
   // Of a program without a model: the stages that share a tensor, ascending (TiedStages).
   std::vector<int32_t> tied;
   std::optional<Job> job;  // the model, where one was given
-  bool evaluates = false;  // the lists are evaluations, which modify nothing; never in a file
+  bool evaluates = false;  // the bodies modify nothing; never in a file
+  bool beside = false;     // the bodies are those of a routine beside a step; never in a file
+  std::vector<Routine> routines;  // beside the step
   std::vector<DeviceList> lists;
   bool operator==(const Program&) const = default;
 
-  // The same without lists.
+  // The same without lists, and without routines.
   Program Head() const;
   // Whether STEPs make versions of the weights (PipeDream). There is no norm then.
   bool MakesVersions() const;

@@ -75,27 +75,4 @@ Program Unrolled(Program program) {
   return program.overlaps ? Unroll(program, kUnrolledBodies) : std::move(program);
 }
 
-Program EvaluationOf(const Program& program) {
-  Program evaluation = program.Head();
-  evaluation.overlaps = false;
-  evaluation.evaluates = true;
-  for (const DeviceList& list : program.lists)
-    evaluation.lists.push_back(
-        {.body = list.evaluation, .regions = list.regions, .arena_bytes = list.arena_bytes});
-  return evaluation;
-}
-
-bool HasEvaluation(const Program& program) {
-  return std::any_of(program.lists.begin(), program.lists.end(),
-                     [](const DeviceList& list) { return !list.evaluation.empty(); });
-}
-
-Program FirstMicroBatch(Program evaluation) {
-  evaluation.microbatches = 1;
-  evaluation.pipe_of.resize(1);
-  for (DeviceList& list : evaluation.lists)
-    std::erase_if(list.body, [](const Instruction& i) { return i.micro > 0; });
-  return evaluation;
-}
-
 }  // namespace pp

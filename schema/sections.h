@@ -38,10 +38,4 @@ inline constexpr int kUnrolledBodies = 2;
 // The program with one list per device: itself, or unrolled if steps overlap.
 Program Unrolled(Program program);
 
-// The evaluations as a separate program, in the same memory: plain bodies.
-Program EvaluationOf(const Program& program);
-bool HasEvaluation(const Program& program);
-// The first micro-batch of such a program alone.
-Program FirstMicroBatch(Program evaluation);
-
 }  // namespace pp

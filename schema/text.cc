@@ -2,16 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/text_form.h"
 
 namespace pp {
 namespace {
 
-using text::kEvaluation;
+using text::kRoutines;
 using text::kSections;
 using text::WordBefore;
 
@@ -40,6 +42,15 @@ void AppendAttributes(std::string& out, const Table& table, const Owner& owner) 
   });
 }
 
+void AppendList(std::string& out, const std::vector<Instruction>& list) {
+  for (const Instruction& instruction : list) {
+    fmt::format_to(std::back_inserter(out), "  {:<9}", Info(instruction.op).text);
+    AppendFields(out, instruction);
+    while (out.back() == ' ') out.pop_back();
+    out += '\n';
+  }
+}
+
 void AppendDevice(std::string& out, const Program& program, int device) {
   auto to = std::back_inserter(out);
   fmt::format_to(to, "device {} holds", device);
@@ -47,18 +58,31 @@ void AppendDevice(std::string& out, const Program& program, int device) {
   out += '\n';
   const DeviceList& list = program.lists[device];
   const Sections derived = SectionsOf(program, device);
-  const std::array all{&derived.prologue, &list.body, &derived.epilogue, &list.evaluation};
-  for (int section = 0; section <= kEvaluation; ++section) {
-    const auto& instructions = *all[section];
-    if (section == kEvaluation ? !instructions.empty() : program.overlaps)
-      fmt::format_to(to, " {}\n", kSections[section]);
-    for (const Instruction& instruction : instructions) {
-      fmt::format_to(to, "  {:<9}", Info(instruction.op).text);
-      AppendFields(out, instruction);
-      while (out.back() == ' ') out.pop_back();
-      out += '\n';
-    }
+  const std::array sections{&derived.prologue, &list.body, &derived.epilogue};
+  for (int section = 0; section < kRoutines; ++section) {
+    if (program.overlaps) fmt::format_to(to, " {}\n", kSections[section]);
+    AppendList(out, *sections[section]);
   }
+  for (size_t r = 0; r < list.routines.size(); ++r) {
+    if (list.routines[r].empty()) continue;
+    fmt::format_to(to, " {}\n", program.routines[r].name);
+    AppendList(out, list.routines[r]);
+  }
+}
+
+// Whether its lists say all of the last routine: that it is an evaluation of as many micro-batches
+// as a step has.
+bool ListsSayAll(const Program& program, size_t index) {
+  return index + 1 == program.routines.size() &&
+         program.routines[index] == EvaluationLike(program) &&
+         std::any_of(program.lists.begin(), program.lists.end(),
+                     [&](const DeviceList& list) { return !list.routines[index].empty(); });
+}
+
+void AppendRoutine(std::string& out, const Program& program, const Routine& routine) {
+  out += fmt::format("routine {} microbatches {}", routine.name, routine.microbatches);
+  if (program.pipes.size() > 1) out += fmt::format(" on pipes {}", fmt::join(routine.pipe_of, " "));
+  out += '\n';
 }
 
 }  // namespace
@@ -89,6 +113,8 @@ std::string Print(const Program& program) {
       out += fmt::format("pipe d{}\n", fmt::join(pipe.device_of, " d"));
     out += fmt::format("micro-batches on pipes {}\n", fmt::join(program.pipe_of, " "));
   }
+  for (size_t r = 0; r < program.routines.size(); ++r)
+    if (!ListsSayAll(program, r)) AppendRoutine(out, program, program.routines[r]);
   for (int device = 0; device < program.devices; ++device) AppendDevice(out, program, device);
   return out;
 }

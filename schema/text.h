@@ -22,6 +22,11 @@
 //   pipe d0 d1 d2 d3
 //   pipe d3 d2 d1 d0
 //   micro-batches on pipes 0 1 0 1
+//   routine step-8 microbatches 8         lists beside those of the step (routines.h), perhaps:
+//   routine evaluation microbatches 2 on pipes 0 1
+//
+// Where they begin on a device stands a line of their name. An evaluation of as many micro-batches
+// as a step has needs no line before the first device.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +49,7 @@ std::string Print(const Program& program);
 std::string PrintDevice(const Program& program, int device);
 
 // Where the author of a program finds an instruction: "line 7". Indices count through the body of a
-// device, and on through its evaluation. kItself: the device.
+// device, and on through its routines. kItself: the device.
 using Naming = std::function<std::string(int device, size_t index)>;
 inline constexpr size_t kItself = SIZE_MAX;
 // "device 0, instruction 3": for programs that nobody wrote.

@@ -8,8 +8,9 @@
 
 namespace pp::text {
 
-inline constexpr std::string_view kSections[] = {"prologue", "body", "epilogue", "evaluation"};
-inline constexpr int kPrologue = 0, kBody = 1, kEpilogue = 2, kEvaluation = 3;
+// The sections of a device; the plan's routines follow, by their names.
+inline constexpr std::string_view kSections[] = {"prologue", "body", "epilogue"};
+inline constexpr int kPrologue = 0, kBody = 1, kEpilogue = 2, kRoutines = 3;
 
 // What stands before the field, as a word of its own: the direction of a message.
 inline std::string_view WordBefore(Op op, Field field) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "schema/routines.h"
 #include "schema/semantics/regions.h"
 #include "schema/semantics/walk.h"
 #include "tests/models.h"
@@ -214,8 +215,7 @@ void GiveMemory(Program* program) {
   for (int d = 0; d < program->devices; ++d) {
     DeviceList& list = program->lists[d];
     Memory memory(*program);
-    memory.Place(&list.body);
-    memory.Place(&list.evaluation);
+    ForEachList(list, [&](std::vector<Instruction>& one) { memory.Place(&one); });
     list.regions = regions.On(d);
     for (Region& region : list.regions) region.offset = memory.Take(region.bytes);
     list.arena_bytes = memory.end();

@@ -34,7 +34,7 @@ struct SampleArgs {
 
 Program SampleProgram(const SampleArgs& args);
 
-// Gives each value that a body or an evaluation writes, and each region, memory of its own.
+// Gives each value that a list writes, and each region, memory of its own.
 // REQUIRES: fields in their ranges (schema/check.h).
 void GiveMemory(Program* program);
 

@@ -59,6 +59,15 @@ std::string JsonOf(const std::vector<Instruction>& list) {
   return out + "]";
 }
 
+std::string JsonOf(const std::vector<Routine>& routines) {
+  std::string out = R"("routines":[)";
+  for (const Routine& routine : routines)
+    out += fmt::format(R"({}{{"name":"{}","microbatches":{},"pipe_of":[{}]}})",
+                       &routine == &routines.front() ? "" : ",", routine.name, routine.microbatches,
+                       fmt::join(routine.pipe_of, ","));
+  return out + "],";
+}
+
 }  // namespace
 
 std::string ShowJson(const Program& program) {
@@ -78,6 +87,7 @@ std::string ShowJson(const Program& program) {
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",
                        fmt::join(program.pipes[p].device_of, ","));
   out += fmt::format(R"(],"pipe_of":[{}],)", fmt::join(program.pipe_of, ","));
+  if (!program.routines.empty()) out += JsonOf(program.routines);
   out += R"("lists":[)";
   for (int d = 0; d < program.devices; ++d) {
     const DeviceList& list = program.lists[d];
@@ -85,7 +95,9 @@ std::string ShowJson(const Program& program) {
     const Sections sections = SectionsOf(program, d);
     out += JsonOf(sections.prologue) + R"(,"body":)" + JsonOf(list.body) + R"(,"epilogue":)" +
            JsonOf(sections.epilogue);
-    if (!list.evaluation.empty()) out += R"(,"evaluation":)" + JsonOf(list.evaluation);
+    for (size_t r = 0; r < list.routines.size(); ++r)
+      if (!list.routines[r].empty())
+        out += fmt::format(R"(,"{}":)", program.routines[r].name) + JsonOf(list.routines[r]);
     out += "}";
   }
   return out + "]}\n";

@@ -1,6 +1,5 @@
-// add-evaluation: what a plan needs for a validation loss, and for samples: with a model always,
-// without if asked for. Only the forwards of a step, in the step's order, without dropout, in the
-// memory of a step.
+// add-evaluation: the routine (routines.h) for a validation loss, and for samples: with a model
+// always, without if asked for. Only the forwards of a step, in the step's order, without dropout.
 //
 //   device 0 holds s0           device 0 holds s0
 //     LOAD      s0 m0             ..
@@ -13,11 +12,12 @@
 //                                 ..
 //
 // If steps overlap the order is that of one step's forwards, wherever they are.
-#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "compiler/pass.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 
 namespace pp {
@@ -40,7 +40,10 @@ std::vector<Instruction> Forwards(const Program& unrolled, int device, int micro
 
 Status AddEvaluation(Program& program, const PassContext& context) {
   if (!program.job && !context.evaluates) return {};
-  Program evaluation = EvaluationOf(program);
+  Program evaluation = program.Head();
+  evaluation.overlaps = false;
+  evaluation.evaluates = true;
+  evaluation.lists.resize(program.devices);
   const std::optional<Program> unrolled =
       program.overlaps ? std::optional(Unroll(program, kUnrolledBodies)) : std::nullopt;
   for (int d = 0; d < program.devices; ++d)
@@ -51,12 +54,9 @@ Status AddEvaluation(Program& program, const PassContext& context) {
   plain.costs = CostModel();
   plain.comm = nullptr;
   PP_RETURN_IF_ERROR(InsertComm(evaluation, plain));
-  PP_RETURN_IF_ERROR(PlanMemory(evaluation, context));
-  for (int d = 0; d < program.devices; ++d) {
-    DeviceList& list = program.lists[d];
-    list.evaluation = std::move(evaluation.lists[d].body);
-    list.arena_bytes = std::max(list.arena_bytes, evaluation.lists[d].arena_bytes);
-  }
+  std::vector<std::vector<Instruction>> lists;
+  for (DeviceList& list : evaluation.lists) lists.push_back(std::move(list.body));
+  AddRoutine(EvaluationLike(program), std::move(lists), &program);
   return {};
 }
 

@@ -2,8 +2,9 @@
 //
 // First the regions that live from the first step to the last (weights, gradients, optimizer, ...),
 // then the values of a step, whose lives the list says: from the instruction that writes a value to
-// the last one that uses it, or, where it is sent, to the WAIT for the end of that send. So the
-// arena's size is the peak, known before the run.
+// the last one that uses it, or, where it is sent, to the WAIT for the end of that send. Routines
+// beside the step have the same bytes for their values. So the arena's size is the peak of the one
+// that needs the most, known before the run.
 //
 //   FW s0 m0  =>  FW s0 m0   act at 4096, stash at 8192
 //   FW s0 m1  =>  FW s0 m1   act at 4096, stash at 73728
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "compiler/pass.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/semantics/regions.h"
 #include "schema/semantics/walk.h"
@@ -159,17 +161,14 @@ void PlaceOverlapping(const Program& program, int device, const LifeRecorder& re
   list->arena_bytes = std::max(end, places.end);
 }
 
-}  // namespace
-
-Status PlanMemory(Program& program, const PassContext&) {
+// The values of the bodies, behind the regions.
+Status PlaceValues(Program& program) {
   const ValueBytes bytes(program);
   const Placement placement(program);
-  const Regions regions(program);
   const bool overlaps = program.overlaps;
   const Program unrolled = overlaps ? Unroll(program, 1) : Program();
   for (int device = 0; device < program.devices; ++device) {
     DeviceList& list = program.lists[device];
-    if (!program.evaluates) list.regions = regions.On(device);
     int64_t begin = 0;
     if (!list.regions.empty()) begin = list.regions.back().offset + list.regions.back().bytes;
     begin = AlignUp(begin);
@@ -187,6 +186,24 @@ Status PlanMemory(Program& program, const PassContext&) {
     for (size_t i = 0; i < recorder.lives.size(); ++i)
       list.body[recorder.lives[i].begin].offset[recorder.lives[i].slot] = places.offsets[i];
     list.arena_bytes = places.end;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status PlanMemory(Program& program, const PassContext&) {
+  const Regions regions(program);
+  for (int d = 0; d < program.devices; ++d) program.lists[d].regions = regions.On(d);
+  PP_RETURN_IF_ERROR(PlaceValues(program));
+  for (size_t r = 0; r < program.routines.size(); ++r) {
+    Program routine = RoutineOf(program, r);
+    PP_RETURN_IF_ERROR(PlaceValues(routine));
+    for (int d = 0; d < program.devices; ++d) {
+      DeviceList& list = program.lists[d];
+      list.routines[r] = std::move(routine.lists[d].body);
+      list.arena_bytes = std::max(list.arena_bytes, routine.lists[d].arena_bytes);
+    }
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include "schema/model/layout.h"
 #include "schema/model/operators.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 
 namespace pp {
 namespace {
@@ -62,10 +63,8 @@ std::optional<Exact> ExactOf(CompileOptions compile, double memory, Played* kept
   Exact exact{.bytes = ArenaOf(*program)};
   if (exact.bytes > memory) return exact;
   const auto costs = CostsOf(*program);
-  if (!costs.ok() || !AddEvaluation(*program, {.costs = *costs}).ok()) return std::nullopt;
-  exact.bytes = ArenaOf(*program);
-  if (exact.bytes > memory) return exact;
-  for (DeviceList& list : program->lists) list.evaluation = std::vector<Instruction>();
+  if (!costs.ok()) return std::nullopt;
+  DropRoutines(&*program);
   std::vector<WaitsFor> waits_for;
   if (!VerifyLists(*program, Depth::kPlan, &waits_for).ok()) return std::nullopt;
   const auto replay = Replay::Make(*program, waits_for);

@@ -25,6 +25,7 @@
 #include "compiler/tune/pick.h"
 #include "compiler/tune/space.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "schema/semantics/placement.h"
 
 namespace pp {
@@ -502,7 +503,7 @@ class Tuner {
     tuned_.plan = std::move(*program);
     if (!options_.profiles.empty()) return {};
     Played pick{*tuned_.plan, std::move(waits_for)};
-    for (DeviceList& list : pick.plan.lists) list.evaluation.clear();
+    DropRoutines(&pick.plan);
     Doing("what it depends on");
     auto dependences = DependencesOf(options_, pick, [this] {
       return [shared = std::make_shared<Shared>(shared_.Copy())](const TuneOptions& there,

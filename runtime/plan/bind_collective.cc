@@ -173,4 +173,13 @@ CollectiveArgs BindCollective(const Program& program, const Topology& topology, 
   return Binder(program, topology, rank, memory).Run(instruction);
 }
 
+std::vector<CollectiveArgs> BindCollectives(const Program& program, const Topology& topology,
+                                            int rank, const Device& memory) {
+  std::vector<CollectiveArgs> collectives;
+  for (const Instruction& i : program.lists[topology.PlaceOf(rank).device].body)
+    if (Info(i.op).lane == Lane::kReduce)
+      collectives.push_back(BindCollective(program, topology, rank, i, memory));
+  return collectives;
+}
+
 }  // namespace pp

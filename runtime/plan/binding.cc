@@ -141,7 +141,8 @@ class Binder {
 }  // namespace
 
 int64_t BoundList::Updates(int index, const Iteration& iteration) const {
-  const int64_t bodies = iteration.number - (overlaps ? 2 : 1);  // before this one, with STEPs
+  // Before this one, with STEPs.
+  const int64_t bodies = iteration.number + iteration.others - (overlaps ? 2 : 1);
   return bodies < 0 ? 0 : bodies * steps[index] + steps_before[index];
 }
 

@@ -26,8 +26,9 @@ enum class BodyPart : uint8_t { kAll, kAhead, kRest };
 
 // One pass through the body.
 struct Iteration {
-  int64_t number = 0;
+  int64_t number = 0;  // of this body's
   BodyPart part = BodyPart::kAll;
+  int64_t others = 0;  // steps of the run before it that other routines have made
 };
 
 // A device's body, ready to run. Vectors are as long as the body.
@@ -55,7 +56,8 @@ struct BoundList {
   }
   // The step that an instruction belongs to, from 1.
   int64_t StepOf(int index, const Iteration& iteration) const {
-    return iteration.number - (overlaps && list[index].micro < microbatches ? 1 : 0);
+    return iteration.number + iteration.others -
+           (overlaps && list[index].micro < microbatches ? 1 : 0);
   }
   // Which of the copy's versions of the weights is `age` updates older than the newest one before
   // the instruction, or the first one if there have not been so many.

@@ -33,7 +33,8 @@ StepResult& Interpreter::ResultOf(int64_t step) {
 
 Status Interpreter::Run(const Iteration& iteration) {
   const double processor = ThreadSeconds();
-  const int64_t step = iteration.number - (args_.list->overlaps ? 1 : 0);  // the one that ends here
+  // The one that ends here.
+  const int64_t step = iteration.number + iteration.others - (args_.list->overlaps ? 1 : 0);
   if (step > 0) queue_.Stamp(&ResultOf(step).begin_seconds);
   args_.lanes->Begin(iteration);
   next_freed_ = 0;

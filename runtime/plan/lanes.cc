@@ -57,6 +57,7 @@ void Lanes::AddToLane(int index) {
 void Lanes::Begin(const Iteration& iteration) {
   PP_CHECK(iteration.number == begun_.load() + 1);
   if (iteration.part == BodyPart::kRest) rest_.store(iteration.number);
+  others_[iteration.number % 2].store(iteration.others, std::memory_order_relaxed);
   begun_.store(iteration.number);
   if (!lanes_.empty()) args_.transport->bell().Ring();
 }
@@ -203,7 +204,7 @@ void Lanes::EndSubmitted(LaneState* lane, bool* moved) {
 void Lanes::End(int index, int64_t iteration, const Recorder::Times& times) {
   times_[CommKindOf(args_.list->list[index].op)].total += times.end - times.start;
   if (args_.recorder != nullptr)
-    args_.recorder->Add(index, args_.list->StepOf(index, {iteration}), times);
+    args_.recorder->Add(index, args_.list->StepOf(index, At(iteration)), times);
   marks_[index].start.store(times.start, std::memory_order_relaxed);
   marks_[index].end.store(times.end, std::memory_order_relaxed);
   marks_[index].over.store(iteration, std::memory_order_release);
@@ -216,7 +217,7 @@ Status Lanes::StartNext(int index, int64_t iteration) {
     return args_.transport->Start(ports_[index], bound.data[index], bound.bytes[index]);
   const bool weights = bound.list[index].op == Op::kGatherWeights;
   return collectives_[index]->Start(
-      weights ? bound.SlotOf(index, {iteration}, 0) * bound.weights_bytes[index] : 0);
+      weights ? bound.SlotOf(index, At(iteration), 0) * bound.weights_bytes[index] : 0);
 }
 
 Status Lanes::TestNext(int index, bool* over) {

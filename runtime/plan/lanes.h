@@ -59,8 +59,11 @@ class Lanes {
 
   // Any thread: the compute thread sleeps in Await.
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
-  // Any thread: the iteration that has begun.
+  // Any thread: the iteration that has begun, or that one or the one before it.
   int64_t iteration() const { return begun_.load(); }
+  Iteration At(int64_t iteration) const {
+    return {iteration, BodyPart::kAll, others_[iteration % 2].load(std::memory_order_relaxed)};
+  }
 
   // The communication thread: does what can be done now.
   Status Advance(bool* moved);
@@ -126,7 +129,8 @@ class Lanes {
   std::vector<std::unique_ptr<RunningCollective>> collectives_;  // by index; null: no reduction
   std::unique_ptr<Mark[]> marks_;
   std::atomic<int64_t> begun_{0};
-  std::atomic<int64_t> rest_{0};  // the iteration that is the epilogue; 0: not known yet
+  std::atomic<int64_t> others_[2]{};  // Iteration::others, by the number modulo 2
+  std::atomic<int64_t> rest_{0};      // the iteration that is the epilogue; 0: not known yet
   std::atomic<bool> waiting_{false};
   int in_flight_ = 0;
   CommTimes times_;    // taken by the communication thread, exposed by the compute thread

@@ -8,7 +8,7 @@
 #include "runtime/run/inputs.h"
 #include "schema/base/number.h"
 #include "schema/base/split.h"
-#include "schema/sections.h"
+#include "schema/routines.h"
 
 namespace pp {
 namespace {

@@ -51,21 +51,17 @@ Status Rank::Setup() {
       args_.transport->Reserve(SendPorts(program, rank_)).In(fmt::format("rank {}", rank_)));
   device_ = args_.make_device({&bell_, &args_.transport->bell()});
   PP_RETURN_IF_ERROR(device_->Allocate(List().arena_bytes));
-  std::vector<CollectiveArgs> collectives = BindCollectives();
-  PP_RETURN_IF_ERROR(MakeDeviceTransport(collectives));
-  body_ = Bind(program, place_.device, std::move(walk), *device_);
+  PP_RETURN_IF_ERROR(MakeDeviceTransport());
   MakePeerExchanger();
   executor_ = args_.make_executor(device_.get(), peers_.get(), &signals_.operators);
   PP_RETURN_IF_ERROR(FillMemory());
   if (args_.options->record) Reserve();
-  if (args_.after_bind) args_.after_bind(rank_, &body_, &collectives);
-  MakeInterpreter(std::move(collectives));
-  PP_RETURN_IF_ERROR(MakeEvaluations());
+  PP_RETURN_IF_ERROR(MakeRunners(std::move(walk)));
   return device_->status();
 }
 
 // The transport to and from the device's memory.
-Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives) {
+Status Rank::MakeDeviceTransport() {
   Links links{.inner = args_.transport};
   if (args_.nccl != nullptr) {
     const Workspace workspace = WorkspaceOf(*args_.program->job);
@@ -73,7 +69,9 @@ Status Rank::MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives)
     links.spare =
         device_->at(FindRegion(List(), Kind::kWorkspace, -1, -1)->offset + workspace.products);
     std::vector<Group> groups;
-    for (const CollectiveArgs& collective : collectives) groups.push_back(collective.group);
+    for (const CollectiveArgs& collective :
+         BindCollectives(*args_.program, topology_, rank_, *device_))
+      groups.push_back(collective.group);
     links.communicators = CommunicatorsOf(*args_.program, *args_.nccl, rank_, groups);
     links.library_bytes = nccl::BytesOf(CountPeers(links.communicators));
   }
@@ -94,41 +92,35 @@ Status Rank::FillMemory() {
   return {};
 }
 
-void Rank::MakeInterpreter(std::vector<CollectiveArgs> collectives) {
-  lanes_ = std::make_unique<Lanes>(
-      Lanes::Args{.list = &body_,
-                  .topology = &topology_,
-                  .transport = messages(),
-                  .collectives = std::move(collectives),
-                  .device = device_.get(),
-                  .recorder = args_.options->record ? &lane_recorder_ : nullptr,
-                  .compute_bell = &bell_,
-                  .stop = &signals_.stop});
-  interpreter_ = std::make_unique<Interpreter>(
-      Interpreter::Args{.program = args_.program,
-                        .list = &body_,
-                        .lanes = lanes_.get(),
-                        .device = device_.get(),
-                        .executor = executor_.get(),
-                        .batches = args_.batches,
-                        .replica = place_.replica,
-                        .steps_before = args_.steps_before,
-                        .updates_before = args_.updates_before,
-                        .recorder = args_.options->record ? &compute_recorder_ : nullptr,
-                        .stop = &signals_.stop});
+// Without program and data.
+Runner::Args Rank::RunnerArgs() {
+  return {.place = place_,
+          .topology = &topology_,
+          .transport = messages(),
+          .device = device_.get(),
+          .executor = executor_.get(),
+          .compute_bell = &bell_,
+          .stop = &signals_.stop};
 }
 
-Status Rank::MakeEvaluations() {
+Status Rank::MakeRunners(BodyWalk walk) {
+  Runner::Args step = RunnerArgs();
+  step.program = args_.program;
+  step.batches = args_.batches;
+  step.steps_before = args_.steps_before;
+  step.updates_before = args_.updates_before;
+  if (args_.options->record)
+    step.compute_recorder = &compute_recorder_, step.lane_recorder = &lane_recorder_;
+  if (args_.after_bind)
+    step.after_bind = [this](BoundList* list, std::vector<CollectiveArgs>* collectives) {
+      args_.after_bind(rank_, list, collectives);
+    };
+  step_ = runners_.Add(step, std::move(walk));
   auto evaluations = Evaluations::Make(
       {.program = args_.program,
-       .evaluator = {.place = place_,
-                     .topology = &topology_,
-                     .transport = messages(),
-                     .device = device_.get(),
-                     .executor = executor_.get(),
-                     .validation = args_.validation,
-                     .compute_bell = &bell_,
-                     .stop = &signals_.stop},
+       .runners = &runners_,
+       .runner = RunnerArgs(),
+       .validation = args_.validation,
        .sample = args_.sample,
        .tell =
            [this](int to, int32_t token) {
@@ -155,14 +147,6 @@ void Rank::MakePeerExchanger() {
   const int stage = program.StagesOf(place_.device).front();
   peers.exchange = device_->at(scratch->offset + LayoutStage(*program.job, stage).exchange);
   peers_ = std::make_unique<PeerExchanger>(std::move(peers));
-}
-
-std::vector<CollectiveArgs> Rank::BindCollectives() const {
-  std::vector<CollectiveArgs> collectives;
-  for (const Instruction& i : List().body)
-    if (Info(i.op).lane == Lane::kReduce)
-      collectives.push_back(BindCollective(*args_.program, topology_, rank_, i, *device_));
-  return collectives;
 }
 
 void Rank::Reserve() {
@@ -264,39 +248,33 @@ bool Rank::Fail(const Status& status) {
 }
 
 int64_t Rank::executed() const {
-  return interpreter_->executed() + evaluations_->executed() + signals_.operators.load() +
-         signals_.other_progress.load();
+  return runners_.executed() + signals_.operators.load() + signals_.other_progress.load();
 }
 
 // Of a WAIT for a message it says whose: "WAIT grad s0 m1 from rank 1".
 void Rank::SayWhere(ControlMessage* heartbeat) {
-  if (body_.list.empty()) return;
+  const Runner* runner = runners_.running();
+  if (runner == nullptr) return;
   {
     std::lock_guard<std::mutex> lock(doing_mutex_);
     if (!doing_.empty()) return heartbeat->SetText(doing_);
   }
-  // Where the device is, if it waits for others, and not how far the host has gone ahead of it.
-  int index = interpreter_->current();
-  if (const int awaited = lanes_->device_waits_for(); awaited >= 0)
-    for (size_t i = 0; i < body_.list.size(); ++i)
-      if (body_.list[i].op == Op::kWait && body_.waits_for[i].index == awaited)
-        index = static_cast<int>(i);
-  heartbeat->step = args_.steps_before + body_.StepOf(index, {.number = lanes_->iteration()});
-  if (const Instruction* evaluated = evaluations_->current())
-    return heartbeat->SetText(ToText(*evaluated));
-  const Instruction& current = body_.list[index];
+  const BoundList& bound = runner->bound();
+  if (bound.list.empty()) return;
+  const int index = runner->current();
+  heartbeat->step = args_.steps_before +
+                    (runner->program().evaluates ? signals_.step.load() : runner->StepAt(index));
+  const Instruction& current = bound.list[index];
   std::string text = ToText(current);
-  const int message = body_.waits_for[index].index;
-  if (current.op == Op::kWait && message >= 0 && body_.list[message].peer >= 0)
+  const int message = bound.waits_for[index].index;
+  if (current.op == Op::kWait && message >= 0 && bound.list[message].peer >= 0)
     text += fmt::format(" {} rank {}", current.sent ? "to" : "from",
-                        topology_.RankOf({place_.replica, body_.list[message].peer, place_.index}));
+                        topology_.RankOf({place_.replica, bound.list[message].peer, place_.index}));
   heartbeat->SetText(text);
 }
 
 TimeSpent Rank::time() const {
-  TimeSpent time = interpreter_->time();
-  time.communication = lanes_->times();
-  time += evaluations_->time();
+  TimeSpent time = runners_.time();
   time.total = steps_.end - steps_.begin - steps_.saving;
   time.waiting += steps_.held_back;
   const QueueTime queue = device_->compute().time();

@@ -21,8 +21,8 @@
 #include "runtime/files/batches.h"
 #include "runtime/files/file_watch.h"
 #include "runtime/model/parameters.h"
-#include "runtime/plan/interpreter.h"
 #include "runtime/plan/recorder.h"
+#include "runtime/plan/runner.h"
 #include "runtime/run/control.h"
 #include "runtime/run/evaluations.h"
 #include "runtime/run/peer_exchanger.h"
@@ -134,11 +134,11 @@ class Rank {
 
   const DeviceList& List() const { return args_.program->lists[place_.device]; }
   Status Setup();
-  Status MakeDeviceTransport(const std::vector<CollectiveArgs>& collectives);
+  Status MakeDeviceTransport();
   void MakePeerExchanger();
   Status FillMemory();
-  void MakeInterpreter(std::vector<CollectiveArgs> collectives);
-  Status MakeEvaluations();
+  Runner::Args RunnerArgs();
+  Status MakeRunners(BodyWalk walk);
   template <typename F>
   void WaitUntil(const F& true_or_stopped);
   RankStates States(int64_t steps);
@@ -155,7 +155,6 @@ class Rank {
   Transport* messages() const {
     return device_transport_ ? device_transport_.get() : args_.transport;
   }
-  std::vector<CollectiveArgs> BindCollectives() const;
   void Reserve();
   bool PassGate(Bell& bell);
   void ComputeMain();
@@ -164,7 +163,7 @@ class Rank {
   Status Connect();
   void RunSteps();
   bool MayBegin(int64_t step);
-  Status RunIteration(const Iteration& iteration);
+  Status RunIteration(int64_t number, BodyPart part);
   void ReportUpTo(int64_t finished, int64_t at_least);
   int64_t PeakBytes() const;
   void Report(const StepResult& result);
@@ -185,6 +184,7 @@ class Rank {
     std::atomic<bool> ready{false}, connected{false}, computed{false}, ended{false};
     std::atomic<bool> stop{false}, asked_to_stop{false};
     std::atomic<int64_t> go_step{1}, last_step, consumed{0};
+    std::atomic<int64_t> step{1};       // that the compute thread is in
     std::atomic<int64_t> judged{0};     // the last step whose validation's loss all ranks know,
     std::atomic<bool> is_best{false};   // and whether it is the least so far
     std::atomic<int64_t> operators{0};  // of the executor
@@ -199,10 +199,9 @@ class Rank {
   std::unique_ptr<Transport>
       device_transport_;  // to the device's memory; null: args_.transport has it
   std::unique_ptr<StageExecutor> executor_;
-  BoundList body_;
   std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
-  std::unique_ptr<Lanes> lanes_;          // the communication thread's, and the interpreter's
-  std::unique_ptr<Interpreter> interpreter_;
+  Runners runners_;                       // the communication thread has their lanes
+  Runner* step_ = nullptr;                // of a step
   std::unique_ptr<Evaluations> evaluations_;
 
   // Any thread.

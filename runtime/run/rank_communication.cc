@@ -113,7 +113,7 @@ void Rank::CommunicationMain() {
 }
 
 Status Rank::Communicate(bool* moved) {
-  const int64_t step = lanes_->iteration();
+  const int64_t step = signals_.step.load();
   if (args_.observer != nullptr) args_.observer->Enter(rank_, step);
   Status status = control_.Advance(moved);
   const auto goes_on = [&] { return status.ok() && !signals_.stop.load(); };
@@ -121,8 +121,7 @@ Status Rank::Communicate(bool* moved) {
   if (goes_on()) status = messages()->Check();
   if (signals_.connected.load()) {
     if (goes_on() && peers_) status = peers_->Advance(moved);
-    if (goes_on()) status = lanes_->Advance(moved);
-    if (goes_on()) status = evaluations_->Advance(moved);
+    if (goes_on()) status = runners_.Advance(moved);
   }
   if (args_.observer != nullptr) args_.observer->Leave(rank_, step);
   return status;
@@ -149,10 +148,8 @@ void Rank::Nap(uint64_t seen) {
   const auto sleep = [&](std::chrono::nanoseconds longest) {
     transport.bell().WaitFor(seen, transport.MaySleep(longest));
   };
-  const bool waiting =
-      lanes_->waiting() || (peers_ && peers_->waiting()) || evaluations_->waiting();
-  const bool in_flight =
-      lanes_->in_flight() || (peers_ && peers_->under_way()) || evaluations_->in_flight();
+  const bool waiting = runners_.waiting() || (peers_ && peers_->waiting());
+  const bool in_flight = runners_.in_flight() || (peers_ && peers_->under_way());
   if (signals_.stop.load()) {
     sleep(kIdleNap);
   } else if (!transport.polls()) {

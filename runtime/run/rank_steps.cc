@@ -43,10 +43,6 @@ bool Rank::EvaluatesAt(int64_t number) {
 
 // The validation after step `number`; its loss goes with the step's report.
 Status Rank::Evaluate(int64_t number) {
-  // An evaluation may receive into memory that the step still reads.
-  const Ticket step_end = device_->compute().last();
-  WaitUntil([&] { return device_->compute().Done(step_end); });
-  if (signals_.stop.load()) return {};
   PP_RETURN_IF_ERROR(evaluations_->Validate(
       [&](int stage, int pipe) { return NewestSlot(stage, pipe, number); }, &steps_.val_loss));
   PP_RETURN_IF_ERROR(device_->status());
@@ -128,20 +124,21 @@ void Rank::RunSteps() {
   WaitUntil([this] { return signals_.connected.load(); });
   steps_.begin = SteadySeconds();
   device_->compute().Stamp(&steps_.last_end);
-  const int64_t lag = body_.overlaps ? 1 : 0;  // an iteration ends the step before it
+  const bool overlaps = args_.program->overlaps;
+  const int64_t lag = overlaps ? 1 : 0;  // an iteration ends the step before it
   for (int64_t number = 1;; ++number) {
-    Iteration iteration{number, body_.overlaps && number == 1 ? BodyPart::kAhead : BodyPart::kAll};
+    BodyPart part = overlaps && number == 1 ? BodyPart::kAhead : BodyPart::kAll;
     if (!MayBegin(number)) {
       if (lag == 0 || number == 1 || signals_.stop.load()) break;
-      iteration.part = BodyPart::kRest;
+      part = BodyPart::kRest;
     }
-    Status status = RunIteration(iteration);
+    Status status = RunIteration(number, part);
     if (status.ok()) status = device_->status();
     const int64_t step = number - lag;
     bool saves = status.ok() && !signals_.stop.load() && step > 0 && SavesAt(step);
     if (saves) status = Save(step);
     // If steps overlap, the memory is free only after the last one.
-    const bool over = lag == 0 || iteration.part == BodyPart::kRest;
+    const bool over = lag == 0 || part == BodyPart::kRest;
     const bool evaluates = status.ok() && !signals_.stop.load() && over && EvaluatesAt(step);
     if (evaluates) status = Evaluate(step);
     if (evaluates && status.ok() && args_.options->keep_best && IsBest(step) && !saves) {
@@ -152,7 +149,7 @@ void Rank::RunSteps() {
     if (signals_.stop.load()) return;
     ReportUpTo(step, saves || evaluates ? step : step - 1);
     if (saves || evaluates) steps_.resumed = step + 1;
-    if (iteration.part == BodyPart::kRest) break;
+    if (part == BodyPart::kRest) break;
   }
   if (!signals_.stop.load()) ReportUpTo(signals_.last_step.load(), signals_.last_step.load());
   if (signals_.stop.load() || signals_.last_step.load() < args_.steps) return;
@@ -162,11 +159,12 @@ void Rank::RunSteps() {
   if (!status.ok()) Fail(status.In("rank " + std::to_string(rank_)));
 }
 
-Status Rank::RunIteration(const Iteration& iteration) {
-  if (args_.observer == nullptr) return interpreter_->Run(iteration);
-  args_.observer->Enter(rank_, iteration.number);
-  Status status = interpreter_->Run(iteration);
-  args_.observer->Leave(rank_, iteration.number);
+Status Rank::RunIteration(int64_t number, BodyPart part) {
+  signals_.step.store(number);
+  if (args_.observer == nullptr) return runners_.Run(step_, number, part);
+  args_.observer->Enter(rank_, number);
+  Status status = runners_.Run(step_, number, part);
+  args_.observer->Leave(rank_, number);
   return status;
 }
 
@@ -174,7 +172,7 @@ Status Rank::RunIteration(const Iteration& iteration) {
 // to `at_least`.
 void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
   while (steps_.done < finished) {
-    const StepResult& result = interpreter_->result(steps_.done + 1);
+    const StepResult& result = step_->result(steps_.done + 1);
     auto done = [&] { return device_->compute().Done(result.end); };
     if (!done() && steps_.done >= at_least) return;
     WaitUntil(done);
@@ -239,8 +237,8 @@ void Rank::Report(const StepResult& result) {
     if (std::isfinite(result.losses[m]) || message.bad_micro >= 0) continue;
     message.bad_micro = static_cast<int32_t>(m);
     message.bad_loss = result.losses[m];
-    message.SetText(fmt::format("'{}', instruction {}", ToText(body_.list[result.made_by[m]]),
-                                result.made_by[m]));
+    message.SetText(fmt::format("'{}', instruction {}",
+                                ToText(step_->bound().list[result.made_by[m]]), result.made_by[m]));
   }
   if (rank_ == 0) {
     args_.on_message(0, message);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schema/sections.h"
+#include "schema/routines.h"
 
 namespace pp {
 
@@ -49,13 +49,33 @@ Sampler::Sampler(const Args& args)
 
 Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
   std::unique_ptr<Sampler> made(new Sampler(args));
-  if (!Samples(*args.program, args.evaluator.place.device)) return made;
-  Evaluator::Args evaluator = args.evaluator;
-  evaluator.validation = {.batches = &made->text_, .count = 1};
-  auto result = Evaluator::Make(FirstMicroBatch(EvaluationOf(*args.program)), evaluator);
-  PP_RETURN_IF_ERROR(result.status());
-  made->evaluator_ = std::move(*result);
+  if (!Samples(*args.program, args.runner.place.device)) return made;
+  Runner::Args runner = args.runner;
+  runner.batches = &made->text_;
+  const auto added =
+      args.runners->Add(FirstMicroBatch(RoutineOf(*args.program, kEvaluationRoutine)), runner);
+  PP_RETURN_IF_ERROR(added.status());
+  made->runner_ = *added;
   return made;
+}
+
+Status Evaluate(Runners* runners, Runner* runner, const Newest& newest, int64_t count, double* loss,
+                bool* made) {
+  runner->Use(newest);
+  *loss = 0;
+  *made = false;
+  for (int64_t batch = 0; batch < count; ++batch) {
+    const int64_t number = runner->runs() + 1;
+    PP_RETURN_IF_ERROR(runners->Run(runner, number));
+    runner->Settle();
+    if (runner->stopped()) return {};
+    const StepResult& result = runner->result(number);
+    for (size_t m = 0; m < result.losses.size(); ++m) {
+      *loss += result.losses[m];
+      *made |= result.made_by[m] >= 0;
+    }
+  }
+  return {};
 }
 
 bool Samples(const Program& program, int device) {
@@ -69,19 +89,20 @@ void Sampler::Hear(int32_t token) {
   } else {
     text_.Add(token);
   }
-  args_.evaluator.compute_bell->Ring();
+  args_.runner.compute_bell->Ring();
 }
 
-Status Sampler::Run(const Evaluator::Newest& newest) {
-  const std::atomic<bool>& stop = *args_.evaluator.stop;
-  Bell& bell = *args_.evaluator.compute_bell;
+Status Sampler::Run(const Newest& newest) {
+  const std::atomic<bool>& stop = *args_.runner.stop;
+  Bell& bell = *args_.runner.compute_bell;
   const auto over = [&] { return stop.load() || ended_.load(); };
   for (int64_t number = 0; number < args_.options.count && !over(); ++number) {
     double token = 0;
     bool drawn = false;
-    if (evaluator_) PP_RETURN_IF_ERROR(evaluator_->Run(newest, &token, &drawn));
+    if (runner_ != nullptr)
+      PP_RETURN_IF_ERROR(Evaluate(args_.runners, runner_, newest, 1, &token, &drawn));
     if (stop.load()) return {};
-    if (drawn && args_.evaluator.place.index == 0) {
+    if (drawn && args_.runner.place.index == 0) {
       if (token < 0) return Status::Failed("sample: the logits are not finite");
       args_.on_own(static_cast<int32_t>(token));
     }

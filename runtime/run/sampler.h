@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/run/evaluator.h"
+#include "runtime/plan/runner.h"
 
 namespace pp {
 
@@ -45,22 +45,28 @@ class SampledText : public Batches {
   std::atomic<int64_t> size_;
 };
 
+// The compute thread: runs an evaluation for its next `count` batches. *loss: the sum over the
+// tokens of the losses that this rank has computed, or, for a sample, the token that it has drawn;
+// *made: whether it has computed any.
+Status Evaluate(Runners* runners, Runner* runner, const Newest& newest, int64_t count, double* loss,
+                bool* made);
+
 class Sampler {
  public:
   struct Args {
     SampleOptions options;
-    Evaluator::Args evaluator;                  // without its validation
-    const Program* program = nullptr;           // with its evaluation
+    const Program* program = nullptr;  // with its evaluation
+    Runners* runners = nullptr;
+    Runner::Args runner;                        // without program and data
     std::function<void(int32_t token)> on_own;  // this rank has drawn a token: tell rank 0
   };
   static Result<std::unique_ptr<Sampler>> Make(const Args& args);
 
   // The compute thread: all tokens. Returns when they have arrived, or the run is stopped.
-  Status Run(const Evaluator::Newest& newest);
+  Status Run(const Newest& newest);
   // The next token; -1: the sample ends here. Before the sample is complete, called by one thread.
   void Hear(int32_t token);
 
-  Evaluator* evaluator() const { return evaluator_.get(); }  // null: not involved in the sample
   std::vector<int32_t> tokens() const { return text_.tokens(); }
 
  private:
@@ -68,7 +74,7 @@ class Sampler {
 
   const Args args_;
   SampledText text_;
-  std::unique_ptr<Evaluator> evaluator_;
+  Runner* runner_ = nullptr;  // null: not involved in the sample
   std::atomic<bool> ended_{false};
 };
 

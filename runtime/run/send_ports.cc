@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/plan/bind_collective.h"
+#include "schema/routines.h"
 #include "schema/topology.h"
 
 namespace pp {
@@ -20,9 +21,8 @@ std::vector<Port> SendPorts(const Program& program, int rank) {
   add(Channel::kControl, rank == 0 ? all : Group{0});
   add(Channel::kPhase, rank == 0 ? all : Group{0});
   add(Channel::kPeers, topology.PeersOf(place));
-  const DeviceList& list = program.lists[place.device];
-  for (const auto* instructions : {&list.body, &list.evaluation})
-    for (const Instruction& i : *instructions) {
+  ForEachList(program.lists[place.device], [&](const std::vector<Instruction>& instructions) {
+    for (const Instruction& i : instructions) {
       if (i.op == Op::kSendAct || i.op == Op::kSendGrad) {
         const Channel channel = i.op == Op::kSendAct ? Channel::kAct : Channel::kGrad;
         add(channel, {topology.RankOf({place.replica, i.peer, place.index})});
@@ -35,6 +35,7 @@ std::vector<Port> SendPorts(const Program& program, int rank) {
         add(Channel::kReduce, CopiesOf(program, topology, i.stage, place.index));
       }
     }
+  });
   std::vector<Port> ports;
   for (const auto& [channel, peer] : sends) ports.push_back({Way::kSend, channel, peer});
   return ports;

@@ -6,6 +6,6 @@
 namespace pp {
 
 inline constexpr const char* kVersion = "1.0";
-inline constexpr uint32_t kPlanFormat = 5, kOldestFormat = 3;
+inline constexpr uint32_t kPlanFormat = 6, kOldestFormat = 3;
 
 }  // namespace pp

@@ -8,6 +8,7 @@
 #include "schema/check.h"
 #include "schema/format/file.h"
 #include "schema/format/flat.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/semantics/regions.h"
 #include "schema/topology.h"
@@ -41,7 +42,10 @@ class Decoder {
     program_.lists.resize(devices);
     given_.resize(devices);
     for (size_t d = 0; d < devices; ++d) {
-      if (all || only == d) PP_RETURN_IF_ERROR(ReadDevice(d));
+      if (all || only == d)
+        PP_RETURN_IF_ERROR(ReadDevice(d));
+      else
+        program_.lists[d].routines.resize(program_.routines.size());
     }
     PP_RETURN_IF_ERROR(CheckFields(program_));
     PP_RETURN_IF_ERROR(CheckSections());
@@ -146,7 +150,25 @@ class Decoder {
       PP_RETURN_IF_ERROR(
           ReadNumbers(plan_->pipes()->Get(i)->device_of(), &program_.pipes[i].device_of));
     }
-    return ReadNumbers(plan_->pipe_of(), &program_.pipe_of);
+    PP_RETURN_IF_ERROR(ReadNumbers(plan_->pipe_of(), &program_.pipe_of));
+    return ReadRoutines();
+  }
+
+  Status ReadRoutines() {
+    if (plan_->format() < kFormatOfRoutines) {
+      if (HaveEvaluation()) program_.routines.push_back(EvaluationLike(program_));
+      return {};
+    }
+    if (SizeOf(plan_->routines()) > kMostRoutines)
+      return Wrong("{} routines (at most {})", SizeOf(plan_->routines()), kMostRoutines);
+    for (size_t r = 0; r < SizeOf(plan_->routines()); ++r) {
+      const plan::Routine* from = plan_->routines()->Get(r);
+      Routine& routine = program_.routines.emplace_back();
+      if (from->name() != nullptr) routine.name = from->name()->str();
+      routine.microbatches = from->microbatches();
+      PP_RETURN_IF_ERROR(ReadNumbers(from->pipe_of(), &routine.pipe_of));
+    }
+    return {};
   }
 
   Status ReadJob() {
@@ -158,6 +180,14 @@ class Decoder {
     Job& job = program_.job.emplace();
     job.model = *model;
     return ReadAttributes(kJobAttributes, from, &job);
+  }
+
+  bool HaveEvaluation() const {
+    for (size_t d = 0; d < SizeOf(plan_->lists()); ++d)
+      if (const auto* list = plan_->lists()->Get(d)->evaluation();
+          list != nullptr && SizeOf(list->op()) > 0)
+        return true;
+    return false;
   }
 
   // Old formats say by them whether steps overlap.
@@ -195,7 +225,15 @@ class Decoder {
       PP_RETURN_IF_ERROR(ReadList(from->prologue(), &given.prologue).In(where + ", prologue"));
       PP_RETURN_IF_ERROR(ReadList(from->epilogue(), &given.epilogue).In(where + ", epilogue"));
     }
-    return ReadList(from->evaluation(), &list.evaluation).In(where + ", evaluation");
+    if (plan_->format() < kFormatOfRoutines && !program_.routines.empty()) {
+      return ReadList(from->evaluation(), &list.routines.emplace_back()).In(where + ", evaluation");
+    }
+    PP_RETURN_IF_ERROR(Spend(SizeOf(from->routines())));
+    list.routines.resize(SizeOf(from->routines()));
+    for (size_t r = 0; r < list.routines.size(); ++r)
+      PP_RETURN_IF_ERROR(ReadList(from->routines()->Get(r), &list.routines[r])
+                             .In(fmt::format("{}, routine {}", where, r)));
+    return {};
   }
 
   // Gives the instructions from `begin` on, a block of them, their entries of a column, unless
@@ -240,7 +278,7 @@ class Decoder {
     return status;
   }
 
-  static constexpr uint32_t kFormatOfKernels = 4, kFormatOfOverlap = 5;
+  static constexpr uint32_t kFormatOfKernels = 4, kFormatOfOverlap = 5, kFormatOfRoutines = 6;
   static constexpr size_t kBlock = 256;  // instructions, which stay in the cache
 
   const std::string_view bytes_;

@@ -4,12 +4,20 @@
 #include <algorithm>
 
 #include "schema/format/flat.h"
+#include "schema/routines.h"
 
 namespace pp {
 namespace {
 
 template <typename T>
 using Vector = flatbuffers::Offset<flatbuffers::Vector<T>>;
+
+int64_t CountInstructions(const Program& program) {
+  int64_t n = 0;
+  for (const DeviceList& list : program.lists)
+    ForEachList(list, [&](const auto& one) { n += static_cast<int64_t>(one.size()); });
+  return n;
+}
 
 // More than the FlatBuffer will need, so that it is built without reallocation.
 int64_t EstimateBytes(const Program& program) {
@@ -22,11 +30,11 @@ int64_t EstimateBytes(const Program& program) {
   if (program.job)
     bytes +=
         2 * kTable + 4 * program.job->layers_per_stage.size() + ToJson(program.job->model).size();
-  for (const DeviceList& list : program.lists) {
-    const size_t n = list.body.size() + list.evaluation.size();
-    bytes += 8 * kTable + kInstruction * n + kTable * list.regions.size();
-  }
-  return bytes;
+  for (const Routine& routine : program.routines)
+    bytes += kTable + routine.name.size() + 4 * routine.pipe_of.size();
+  for (const DeviceList& list : program.lists)
+    bytes += (8 + list.regions.size() + 4 * list.routines.size()) * kTable;
+  return bytes + kInstruction * CountInstructions(program);
 }
 
 class Encoder {
@@ -50,6 +58,7 @@ class Encoder {
     if (program_.job) slots.push_back(Part(9, AddJob(*program_.job)));
     slots.push_back(Part(10, builder_.CreateVector(lists)));
     if (program_.overlaps) slots.push_back(Scalar(17, true));
+    if (!program_.routines.empty()) slots.push_back(Part(18, AddRoutines()));
     plan::FinishPlanBuffer(builder_, AddTable<plan::Plan>(std::move(slots)));
     return builder_.Release();
   }
@@ -124,7 +133,6 @@ class Encoder {
   }
 
   flatbuffers::Offset<plan::Instructions> AddList(const List& list) {
-    if (list.empty()) return 0;
     uint8_t* op = nullptr;
     Slots slots = {Part(0, builder_.CreateUninitializedVector<uint8_t>(list.size(), &op))};
     for (const Instruction& i : list) *op++ = static_cast<uint8_t>(i.op);
@@ -135,15 +143,27 @@ class Encoder {
   }
 
   flatbuffers::Offset<plan::Device> AddDevice(const DeviceList& list) {
-    const auto body = AddList(list.body);
-    const auto evaluation = AddList(list.evaluation);
+    const auto body = list.body.empty() ? 0 : AddList(list.body);
+    std::vector<flatbuffers::Offset<plan::Instructions>> routines;
+    for (const List& routine : list.routines) routines.push_back(AddList(routine));
+    const auto all_routines = routines.empty() ? 0 : builder_.CreateVector(routines);
     std::vector<flatbuffers::Offset<plan::Region>> regions;
     for (const Region& region : list.regions) {
       regions.push_back(plan::CreateRegion(builder_, static_cast<uint8_t>(region.kind),
                                            region.stage, region.offset, region.bytes, region.pipe));
     }
     const auto all_regions = builder_.CreateVector(regions);
-    return plan::CreateDevice(builder_, 0, body, 0, all_regions, list.arena_bytes, evaluation);
+    return plan::CreateDevice(builder_, 0, body, 0, all_regions, list.arena_bytes, 0, all_routines);
+  }
+
+  Vector<flatbuffers::Offset<plan::Routine>> AddRoutines() {
+    std::vector<flatbuffers::Offset<plan::Routine>> routines;
+    for (const Routine& routine : program_.routines) {
+      const auto name = builder_.CreateString(routine.name);
+      const auto pipe_of = builder_.CreateVector(routine.pipe_of);
+      routines.push_back(plan::CreateRoutine(builder_, name, routine.microbatches, pipe_of));
+    }
+    return builder_.CreateVector(routines);
   }
 
   flatbuffers::Offset<plan::Job> AddJob(const Job& job) {
@@ -161,12 +181,10 @@ class Encoder {
 Result<flatbuffers::DetachedBuffer> ToFlat(const Program& program, int64_t most_bytes) {
   const int64_t bytes = EstimateBytes(program);
   if (bytes > most_bytes) {
-    size_t n = 0;
-    for (const DeviceList& list : program.lists) n += list.body.size() + list.evaluation.size();
     return Status::Invalid(
         fmt::format("{} instructions take up to {} bytes (a plan file has at most {}: fewer "
                     "micro-batches or devices)",
-                    n, bytes, most_bytes));
+                    CountInstructions(program), bytes, most_bytes));
   }
   return Encoder(program, bytes).Run();
 }

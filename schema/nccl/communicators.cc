@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "schema/routines.h"
+
 namespace pp::nccl {
 namespace {
 
@@ -17,18 +19,19 @@ constexpr SharingInfo kSharings[] = {
 
 int PeersOf(const Program& program) { return program.job ? program.job->tp : 1; }
 
-// Those of a device's steps and evaluations: of messages the ones that it sends, as the other end
+// Those of all routines of a device: of messages the ones that it sends, as the other end
 // has the others.
 void AddFlows(const Program& program, int device, std::vector<Flow>* flows) {
   const DeviceList& list = program.lists[device];
   std::vector<std::pair<Op, int32_t>> seen;  // few
-  for (const auto* instructions : {&list.body, &list.evaluation})
-    for (const Instruction& i : *instructions) {
+  ForEachList(list, [&](const std::vector<Instruction>& instructions) {
+    for (const Instruction& i : instructions) {
       if (Info(i.op).lane != Lane::kSend) continue;
       if (std::find(seen.begin(), seen.end(), std::pair(i.op, i.peer)) != seen.end()) continue;
       seen.emplace_back(i.op, i.peer);
       flows->push_back({{device, i.peer}, KindOfMessage(i.op)});
     }
+  });
 }
 
 bool Reduces(const Program& program) {

@@ -10,6 +10,7 @@
 #include "schema/nccl/stalls.h"
 #include "schema/play/play.h"
 #include "schema/proof/body_walk.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 
 namespace pp::nccl {
@@ -19,15 +20,15 @@ namespace {
 // stage's new weights, and so from the gradients of all micro-batches, and those from every message
 // of the step. So two steps in a row show all that can wait for one another.
 constexpr int kSteps = 2;
-// Where that is not so (steps that overlap, and evaluations), the middle one of three bodies has
-// all that its operations can wait for, and the last one all that can be queued behind them:
-// nothing waits for what is two bodies older (body_walk.h).
+// Where that is not so (steps that overlap, and routines that modify nothing), the middle one of
+// three bodies has all that its operations can wait for, and the last one all that can be queued
+// behind them: nothing waits for what is two bodies older (body_walk.h).
 constexpr int kBodies = 3;
 
-// One list per device: several bodies in a row. Evaluations use the same communicators as steps.
+// One list per device: several bodies in a row. All routines use the same communicators.
 struct Phase {
-  const char* name;  // of the first body; empty: a step
-  const char* all;   // of all bodies
+  std::string name;  // of the first body; empty: a step
+  std::string all;   // of all bodies
   int bodies;
   const Program* unrolled;
   Traffic traffic;
@@ -44,8 +45,13 @@ class Prover {
     } else {
       PP_RETURN_IF_ERROR(AddPhase({"", "two steps in a row", kSteps}, program_));
     }
-    if (!HasEvaluation(program_)) return {};
-    return AddPhase({"evaluation", "evaluations in a row", kBodies}, EvaluationOf(program_));
+    for (size_t r = 0; r < program_.routines.size(); ++r) {
+      const std::string& name = program_.routines[r].name;
+      const int bodies = Evaluates(program_.routines[r]) ? kBodies : kSteps;
+      PP_RETURN_IF_ERROR(
+          AddPhase({name, name + " several times in a row", bodies}, RoutineOf(program_, r)));
+    }
+    return {};
   }
 
   // The fewest communicators that are free of stalls, and so safe.
@@ -186,7 +192,7 @@ class Prover {
   }
 
   static Status In(const Phase& phase, const Status& status) {
-    return *phase.name == '\0' ? status : status.In(phase.name);
+    return phase.name.empty() ? status : status.In(phase.name);
   }
 
   const Program& program_;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "schema/play/execute.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/semantics/collectives.h"
 #include "schema/semantics/regions.h"
@@ -15,7 +16,6 @@
 namespace pp {
 namespace {
 
-constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kUnrolled = "prologue, 2 bodies, epilogue";
 
 std::string NameOf(const Region& region) {
@@ -61,9 +61,9 @@ Status CheckRegions(const Program& program, const Regions& regions_of, int devic
       fmt::format("{} has {} bytes ({})", NameOf(*here), here->bytes, need->bytes));
 }
 
-// Of all devices, or of one. An evaluation uses the regions of the steps.
+// Of all devices, or of one. A routine uses the regions of the steps.
 Status CheckAllRegions(const Program& program, Depth depth, int first, int end) {
-  if (depth != Depth::kPlan || program.evaluates) return {};
+  if (depth != Depth::kPlan || program.beside) return {};
   const Regions regions(program);
   for (int d = first; d < end; ++d)
     PP_RETURN_IF_ERROR(CheckRegions(program, regions, d).In(fmt::format("device {}", d)));
@@ -130,15 +130,18 @@ Status CheckNorm(const Program& program) {
 
 }  // namespace
 
-Status VerifyEvaluation(const Program& program, Depth depth) {
-  return HasEvaluation(program) ? Verify(EvaluationOf(program), depth).In(kEvaluation) : Status();
+Status VerifyRoutines(const Program& program, Depth depth) {
+  for (size_t r = 0; r < program.routines.size(); ++r)
+    PP_RETURN_IF_ERROR(Verify(RoutineOf(program, r), depth).In(program.routines[r].name));
+  return {};
 }
 
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for) {
   PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, device, device + 1));
   const ValueBytes bytes(program);
-  if (!program.lists[device].evaluation.empty())
-    PP_RETURN_IF_ERROR(VerifyDevice(EvaluationOf(program), device, depth, nullptr).In(kEvaluation));
+  for (size_t r = 0; r < program.routines.size(); ++r)
+    PP_RETURN_IF_ERROR(
+        VerifyDevice(RoutineOf(program, r), device, depth, nullptr).In(program.routines[r].name));
   const Placement placement(program);
   if (!program.overlaps) return CheckList(program, placement, device, depth, bytes, waits_for);
   return CheckList(UnrollDevice(program, device, kUnrolledBodies), placement, device, depth, bytes,
@@ -157,7 +160,7 @@ Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_
   if (waits_for == nullptr) waits_for = &own;
   PP_RETURN_IF_ERROR(CheckNorm(program));
   PP_RETURN_IF_ERROR(CheckAllRegions(program, depth, 0, program.devices));
-  PP_RETURN_IF_ERROR(VerifyEvaluation(program, depth));
+  PP_RETURN_IF_ERROR(VerifyRoutines(program, depth));
   if (!program.overlaps) return CheckListsAndProgress(program, program, depth, waits_for);
   return CheckListsAndProgress(program, Unroll(program, kUnrolledBodies), depth, waits_for)
       .In(kUnrolled);

@@ -7,7 +7,7 @@
 //              planned buffers and no others
 //   memory     every value lies inside the arena and on no other value's bytes; a device has
 //              exactly the regions that it needs (regions.h)
-//   evaluation the forwards of one batch, likewise, as a program of their own: every stage
+//   routines   each is right as a program of its own (routines.h). An evaluation: every stage
 //              evaluates every micro-batch once, and nothing is changed
 //
 // Where steps overlap, all that holds of two bodies after a prologue and before an epilogue, which
@@ -18,7 +18,8 @@
 // is gone and every collective waited for. So all devices can run all of one body before any of the
 // next. The next one may begin earlier on some of them, but that changes nothing: whether an
 // instruction may start depends on what is over, never on who was first (as in a Kahn network), and
-// the bytes that it writes are free for it (body_walk.h).
+// the bytes that it writes are free for it (body_walk.h). For the same reason any routine may
+// follow any other, once a device is done with the one before.
 //
 // The first thing that is wrong is reported.
 #pragma once
@@ -34,12 +35,12 @@ namespace pp {
 // (sections.h), what it waits for in the program unrolled with two bodies.
 Status Verify(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for = nullptr);
 
-// The same without progress, of a program without sections and evaluation: whoever plays it to its
+// The same without progress, of a program without sections and routines: whoever plays it to its
 // end, as a simulation does, has seen that nobody waits forever.
 Status VerifyLists(const Program& program, Depth depth, std::vector<WaitsFor>* waits_for);
 
-// A plan's evaluation alone, if it has one: Verify's part that is about it.
-Status VerifyEvaluation(const Program& program, Depth depth = Depth::kPlan);
+// Its routines alone: Verify's part that is about them.
+Status VerifyRoutines(const Program& program, Depth depth = Depth::kPlan);
 
 // One device alone: values and memory. A rank checks its own list with this.
 Status VerifyDevice(const Program& program, int device, Depth depth, WaitsFor* waits_for);

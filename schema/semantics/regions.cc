@@ -8,6 +8,7 @@
 
 #include "schema/model/layout.h"
 #include "schema/model/workspace.h"
+#include "schema/routines.h"
 #include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
 
@@ -55,8 +56,14 @@ std::vector<Region> Regions::On(int device) const {
   const DeviceList& list = program.lists[device];
   const bool several = program.pipes.size() > 1, shards = program.zero == 1;
   const int64_t versions = VersionsOn(list);
-  const bool drops = std::any_of(list.body.begin(), list.body.end(),
-                                 [](const Instruction& i) { return i.op == Op::kForwardDrop; });
+  bool drops = false;
+  ForEachList(list, [&](const std::vector<Instruction>& one) {
+    drops |= std::any_of(one.begin(), one.end(),
+                         [](const Instruction& i) { return i.op == Op::kForwardDrop; });
+  });
+  int32_t microbatches = program.microbatches;
+  for (const Routine& routine : program.routines)
+    microbatches = std::max(microbatches, routine.microbatches);
   std::map<std::tuple<bool, bool, int>, StageLayout> layouts;  // of stages that are alike
   for (const auto [stage, pipe] : placement_.On(device)) {
     const auto [found, is_new] = layouts.try_emplace(
@@ -72,7 +79,7 @@ std::vector<Region> Regions::On(int device) const {
         shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
                                        : layout.optimizer_bytes);
     scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
-    loss = std::max(loss, layout.loss_bytes * program.microbatches);
+    loss = std::max(loss, layout.loss_bytes * microbatches);
     if (program.Copies() > 1)
       exchange = std::max(exchange,
                           ExchangeBytes(backend, program.Copies(), LargestShard(program, layout)));

@@ -13,9 +13,10 @@ namespace pp {
 // each stage that the device holds, then what its stages share; one after the other from offset 0,
 // at multiples of kAlign. None without a model.
 //
-// Loss: one double for each micro-batch of the program, where the last stage is. Exchange: for the
-// collective of n members that needs the most, n - 1 pieces (MostExchangePiece), of which each
-// receives another member's part; a collective cuts the region into n - 1 equal pieces.
+// Loss: one double for each micro-batch of the routine that has the most, where the last stage is.
+// Exchange: for the collective of n members that needs the most, n - 1 pieces (MostExchangePiece),
+// of which each receives another member's part; a collective cuts the region into n - 1 equal
+// pieces.
 class Regions {
  public:
   // REQUIRES: `program` outlives it.

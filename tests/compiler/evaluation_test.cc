@@ -9,6 +9,7 @@
 #include "compiler/compile.h"
 #include "compiler/scheme.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/kept_report.h"
@@ -257,13 +258,13 @@ TEST_CASE("of an evaluation every instruction is needed, once, and at its place"
     const Program plan = MustCompile(options);
     REQUIRE(Verify(plan, Depth::kPlan).ok());
     for (int d = 0; d < plan.devices; ++d) {
-      const std::vector<Instruction>& list = plan.lists[d].evaluation;
+      const std::vector<Instruction>& list = plan.lists[d].routines[0];
       REQUIRE(!list.empty());
       for (size_t i = 0; i < list.size(); ++i) {
         INFO("device " << d << " '" << ToText(list[i]) << "'");
         const auto broken = [&](const auto& change) {
           Program program = plan;
-          change(program.lists[d].evaluation, program.lists[d].evaluation.begin() + i);
+          change(program.lists[d].routines[0], program.lists[d].routines[0].begin() + i);
           const Status status = Verify(program, Depth::kPlan);
           return !status.ok() && status.message().starts_with("evaluation: ");
         };
@@ -285,9 +286,10 @@ TEST_CASE("of an evaluation every instruction is needed, once, and at its place"
       for (DeviceList& list : text.lists) {
         list.regions.clear();
         list.arena_bytes = 0;
-        for (auto* section : {&list.body, &list.evaluation})
-          for (Instruction& i : *section)
+        ForEachList(list, [](std::vector<Instruction>& one) {
+          for (Instruction& i : one)
             std::fill(std::begin(i.offset), std::end(i.offset), int64_t{-1});
+        });
       }
       return text;
     }());

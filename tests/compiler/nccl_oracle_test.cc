@@ -13,6 +13,7 @@
 #include "schema/play/execute.h"
 #include "schema/play/play.h"
 #include "schema/proof/body_walk.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "tests/models.h"
 #include "tests/must_compile.h"
@@ -259,7 +260,7 @@ TEST_CASE("two steps in a row, three that overlap and three evaluations show all
                                      .job = {.model = PaperModel(16)}};
         if (!Compile(options).ok()) continue;
         INFO(scheme.name << " M " << micros << " clip " << clip);
-        const Program plan = MustCompile(options), evaluation = EvaluationOf(plan);
+        const Program plan = MustCompile(options), evaluation = RoutineOf(plan, kEvaluationRoutine);
         const int bodies = plan.overlaps ? 3 : 2;
         CHECK(Stalling(RowOf(plan, bodies)) == Stalling(RowOf(plan, bodies + 1)));
         const auto three = Stalling(RowOf(evaluation, 3));

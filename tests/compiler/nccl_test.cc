@@ -265,11 +265,12 @@ TEST_CASE("a message waits behind a collective of the step before") {
 }
 
 // In an evaluation nothing comes back to the first device, which begins the next one.
-TEST_CASE("evaluations in a row") {
+TEST_CASE("an evaluation several times in a row") {
   const Program plan = MustCompile(
       {.scheme = "gpipe", .shape = {3, 1}, .job = {.model = SmallModel("gpt2", false, 3, 4)}});
   CHECK_THAT(ErrorOf(plan, {.sharing = Sharing::kAll}),
-             Catch::Contains("evaluations in a row: stall: device 1 'RECV_act s0 m2 from d0'"));
+             Catch::Contains(
+                 "evaluation several times in a row: stall: device 1 'RECV_act s0 m2 from d0'"));
 }
 
 TEST_CASE("a device has as many hardware queues as its streams") {

@@ -12,6 +12,7 @@
 #include "schema/format/file.h"
 #include "schema/nccl/prove.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "tests/models.h"
@@ -41,8 +42,8 @@ std::string BodiesOf(Program program) {
   program.tied.clear();
   for (DeviceList& list : program.lists) {
     std::erase_if(list.body, IsTiedSum);
-    list.evaluation.clear();
   }
+  DropRoutines(&program);
   return Print(program);
 }
 
@@ -278,10 +279,11 @@ TEST_CASE("an import takes what lists say, or the options") {
   // Compute instructions alone, with and without what is made of them.
   const auto compute_alone = [](Program program) {
     for (DeviceList& list : program.lists)
-      for (auto* section : {&list.body, &list.evaluation})
-        std::erase_if(*section, [](const Instruction& i) {
+      ForEachList(list, [](std::vector<Instruction>& one) {
+        std::erase_if(one, [](const Instruction& i) {
           return !Info(i.op).part && i.op != Op::kLoad && i.op != Op::kEvaluate;
         });
+      });
     return Print(program);
   };
   CHECK(*import(compute_alone(bare), {.tied = "0,S-2", .evaluates = true}) == plan);

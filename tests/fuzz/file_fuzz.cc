@@ -5,6 +5,7 @@
 
 #include "schema/format/file.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "schema/text.h"
 #include "tests/fuzz/mutate.h"
 
@@ -18,9 +19,9 @@ pp::Program WithoutMemory(pp::Program program) {
   for (pp::DeviceList& list : program.lists) {
     list.regions.clear();
     list.arena_bytes = 0;
-    for (auto* section : {&list.body, &list.evaluation}) {
-      for (pp::Instruction& i : *section) i.offset[0] = i.offset[1] = i.offset[2] = -1;
-    }
+    pp::ForEachList(list, [](std::vector<pp::Instruction>& one) {
+      for (pp::Instruction& i : one) i.offset[0] = i.offset[1] = i.offset[2] = -1;
+    });
   }
   return program;
 }

@@ -328,7 +328,9 @@ void Mutate(Random& random, Program* program) {
     case 5:
       return OverlapSteps(random, program);
     default:
-      return MutateList(random, *program, device, random.OneIn(4) ? &list.evaluation : &list.body);
+      return MutateList(
+          random, *program, device,
+          list.routines.empty() || !random.OneIn(4) ? &list.body : &OneOf(random, list.routines));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "schema/check.h"
 #include "schema/format/file.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/semantics/regions.h"
 #include "tests/folder.h"
@@ -193,7 +194,7 @@ pp::DeviceList& AnyList(pp::Random& random, pp::Program* program) {
 }
 
 std::vector<pp::Instruction>& AnySection(pp::Random& random, pp::DeviceList& list) {
-  return list.evaluation.empty() || !random.OneIn(4) ? list.body : list.evaluation;
+  return list.routines.empty() || !random.OneIn(4) ? list.body : AnyOf(random, list.routines);
 }
 
 // Makes room at the end of an arena.

@@ -17,6 +17,7 @@
 
 #include "schema/program_generated.h"
 #include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "tests/folder.h"
 #include "tests/sample_program.h"
 
@@ -61,8 +62,12 @@ Program Everything() {
     i.overlap = true;
   }
   program.overlaps = true;
-  program.lists[1].evaluation = {
-      {.op = pp::Op::kEvaluate, .stage = 0, .micro = 1, .offset = {1, 2, 3}}};
+  pp::AddRoutine(
+      {"step-3", 3, {0, 1, 0}},
+      {{}, {{.op = pp::Op::kEvaluate, .stage = 0, .micro = 2, .offset = {1, 2, 3}}}, {}, {}},
+      &program);
+  pp::AddRoutine(pp::EvaluationLike(program),
+                 {{}, {{.op = pp::Op::kEvaluate, .stage = 0, .micro = 1}}, {}, {}}, &program);
   return program;
 }
 

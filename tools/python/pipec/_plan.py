@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipec._typed import ShowOptions, SimulateOptions, VerifyOptions
 
 # The formats that this reader understands (schema/base/version.h).
-_FORMATS = range(3, 6)
+_FORMATS = range(3, 7)
 # After the FlatBuffer: its length and its checksum.
 _SEAL = struct.Struct("<QQ")
 # The enums of schema/program.fbs.
@@ -30,9 +30,8 @@ _BACKENDS = ("cpu", "cuda")
 _RANK_ORDERS = ("tp,pp,dp", "tp,dp,pp")
 
 T = TypeVar("T")
-Routine = Literal["step", "evaluation", "prologue", "epilogue"]
-# Fields in table Device. Prologue and epilogue are parts of the step.
-_ROUTINES = {"prologue": 1, "step": 1, "epilogue": 1, "evaluation": 5}
+# Of the step's list, which is field 1 of table Device, also its parts.
+_STEP = ("step", "prologue", "epilogue")
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,20 +85,17 @@ class Plan:
         "lora", as --lora has it, or None. None: a schedule without a model."""
         return _damage(_job, self.bytes)
 
-    def lists(self, routine: Routine = "step") -> list[Instructions]:
+    def lists(self, routine: str = "step") -> list[Instructions]:
         """For each device its instructions, as columns.
 
         routine: "step" is one optimizer step. Where steps overlap, K of them are "prologue", K - 1
         times "step", "epilogue", and in a step micro-batches from M on are those of the next one.
-        "evaluation" has only the forwards of one batch.
+        "evaluation" has only the forwards of one batch; it is empty in a plan without.
         """
-        if routine not in _ROUTINES:
-            raise Error(f"routine: {routine!r} ({', '.join(_ROUTINES)})")
-        number = _ROUTINES[routine]
-        lists = _damage(
-            lambda data: [Instructions(device.table(number)) for device in _root(data).tables(10)],
-            self.bytes,
-        )
+        known = [*_STEP, *dict.fromkeys(["evaluation", *_damage(_routines, self.bytes)])]
+        if routine not in known:
+            raise Error(f"routine: {routine!r} ({', '.join(known)})")
+        lists = _damage(lambda data: _lists(data, routine), self.bytes)
         if routine == "prologue":
             return [step.prologue(self.microbatches) for step in lists]
         if routine == "epilogue":
@@ -205,6 +201,29 @@ def _overlaps(root: Table) -> bool:
         return bool(root.number(17, "B"))
     return any(len(Instructions(device.table(part))) for device in root.tables(10)
                for part in (0, 2))
+
+
+def _routines(data: bytes) -> list[str]:
+    """The names of those beside the step; up to format 5 there was one, in a field of its own."""
+    root = _root(data)
+    if root.number(0, "I") < 6:
+        return ["evaluation"]
+    return [routine.text(0) or "" for routine in root.tables(18)]
+
+
+def _lists(data: bytes, routine: str) -> list[Instructions]:
+    devices, names = _root(data).tables(10), _routines(data)
+    if routine in _STEP:
+        return [Instructions(device.table(1)) for device in devices]
+    if routine not in names:
+        return [Instructions(None) for _ in devices]
+    if _root(data).number(0, "I") < 6:
+        return [Instructions(device.table(5)) for device in devices]
+    number = names.index(routine)
+    lists = [device.tables(6) for device in devices]
+    if any(number >= len(tables) for tables in lists):
+        raise Damaged(f"a device without a list of {routine}")
+    return [Instructions(tables[number]) for tables in lists]
 
 
 def _job(data: bytes) -> dict[str, Any] | None:

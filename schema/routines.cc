@@ -1,0 +1,74 @@
+#include "schema/routines.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pp {
+
+std::string StepRoutine(int32_t microbatches) {
+  return std::string(kStepRoutine) + "-" + std::to_string(microbatches);
+}
+
+int FindRoutine(const Program& program, std::string_view name) {
+  for (size_t i = 0; i < program.routines.size(); ++i)
+    if (program.routines[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
+Program RoutineOf(const Program& program, size_t index) {
+  const Routine& routine = program.routines[index];
+  Program one = program.Head();
+  one.overlaps = false;
+  one.microbatches = routine.microbatches;
+  one.pipe_of = routine.pipe_of;
+  one.evaluates = Evaluates(routine);
+  one.beside = true;
+  for (const DeviceList& list : program.lists)
+    one.lists.push_back({.body = list.routines[index],
+                         .routines = {},
+                         .regions = list.regions,
+                         .arena_bytes = list.arena_bytes});
+  return one;
+}
+
+Program RoutineOf(const Program& program, std::string_view name) {
+  return RoutineOf(program, static_cast<size_t>(FindRoutine(program, name)));
+}
+
+Program FirstMicroBatch(Program routine) {
+  routine.microbatches = 1;
+  routine.pipe_of.resize(1);
+  for (DeviceList& list : routine.lists)
+    std::erase_if(list.body, [](const Instruction& i) { return i.micro > 0; });
+  return routine;
+}
+
+Routine EvaluationLike(const Program& program) {
+  return {std::string(kEvaluationRoutine), program.microbatches, program.pipe_of};
+}
+
+void AddRoutine(Routine head, std::vector<std::vector<Instruction>> lists, Program* program) {
+  int index = FindRoutine(*program, head.name);
+  if (index < 0) {
+    index = static_cast<int>(program->routines.size());
+    program->routines.emplace_back();
+    for (DeviceList& list : program->lists) list.routines.emplace_back();
+  }
+  program->routines[index] = std::move(head);
+  for (size_t d = 0; d < program->lists.size(); ++d)
+    program->lists[d].routines[index] = std::move(lists[d]);
+}
+
+void DropRoutine(std::string_view name, Program* program) {
+  const int index = FindRoutine(*program, name);
+  if (index < 0) return;
+  program->routines.erase(program->routines.begin() + index);
+  for (DeviceList& list : program->lists) list.routines.erase(list.routines.begin() + index);
+}
+
+void DropRoutines(Program* program) {
+  program->routines.clear();
+  for (DeviceList& list : program->lists) list.routines.clear();
+}
+
+}  // namespace pp
