@@ -19,6 +19,7 @@
 #include "schema/model/attribute.h"
 #include "schema/nccl/prove.h"
 #include "schema/program.h"
+#include "schema/routines.h"
 #include "schema/semantics/walk.h"
 
 namespace pp {
@@ -28,6 +29,7 @@ namespace pp {
 struct Arguments {
   // What to compile or to tune for.
   std::string scheme;
+  std::string routine{kStepRoutine};  // --routine
   Shape shape = {.devices = 0, .microbatches = 0, .stages_per_device = 0};
   // By option, as text: an import's lists say something, too, and are read first. A flag that is
   // given: "true".

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <set>
 #include <utility>
 
 #include "compiler/balance.h"
@@ -292,12 +293,55 @@ Status Lower(Program& program, Form form, const PassContext& context,
   return {};
 }
 
+namespace {
+
+// The steps of a ramp but the largest ones, as far as lists.
+Result<std::vector<Program>> CompileSteps(CompileOptions options) {
+  std::set<int32_t> sizes;
+  for (const BatchRamp::Stretch& stretch : options.ramp.stretches)
+    sizes.insert(stretch.microbatches);
+  sizes.erase(options.ramp.Most());
+  options.ramp = {};
+  options.leaves = Form::kLists;
+  options.fit.report = nullptr;
+  options.fit.progress = nullptr;
+  std::vector<Program> steps;
+  for (const int32_t size : sizes) {
+    options.shape.microbatches = size;
+    auto step = Compile(options);
+    if (!step.ok())
+      return step.status().In(fmt::format("--batch-ramp: steps of {} micro-batches", size));
+    steps.push_back(std::move(*step));
+  }
+  return steps;
+}
+
+// That all steps of a ramp fit: they share a device's regions.
+Status CheckLimit(const MemoryLimit& limit, const Program& program) {
+  if (limit.values.empty() || limit.unit != MemoryLimit::kBytes) return {};
+  for (int d = 0; d < program.devices; ++d) {
+    const double most = limit.values[std::min<size_t>(d, limit.values.size() - 1)];
+    if (static_cast<double>(program.lists[d].arena_bytes) > most)
+      return Status::Invalid(
+          fmt::format("--memory-limit: device {} needs {} bytes for all steps of --batch-ramp", d,
+                      program.lists[d].arena_bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer) {
+  Shape shape = options.shape;
+  if (options.ramp.given()) shape.microbatches = options.ramp.Most();
   Program program;
   PP_RETURN_IF_ERROR(Timed(observer, "scheme", program, [&]() -> Status {
-    auto built = BuildSchedule(options.scheme, options.shape);
+    auto built = BuildSchedule(options.scheme, shape);
     if (!built.ok()) return built.status();
     program = std::move(*built);
+    if (program.overlaps && options.ramp.given())
+      return Status::Invalid(fmt::format(
+          "--batch-ramp: the steps of {} overlap (a scheme whose steps do not)", program.scheme));
     if (!program.overlaps)
       PP_RETURN_IF_ERROR(CheckSchedule(program, NameByIndex).In(options.scheme));
     PP_RETURN_IF_ERROR(AddJob(options, program));
@@ -309,9 +353,14 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
   auto prepared = Prepare(options, program);
   if (!prepared.ok()) return prepared.status();
   PP_RETURN_IF_ERROR(CheckRecompute(options, *prepared, program));
-  if (!options.fit.limit.values.empty())
-    prepared->context.fit.related = RelatedTo(program, options.shape);
+  if (options.ramp.given()) {
+    auto steps = CompileSteps(options);
+    if (!steps.ok()) return steps.status();
+    prepared->context.steps = std::move(*steps);
+  }
+  if (!options.fit.limit.values.empty()) prepared->context.fit.related = RelatedTo(program, shape);
   PP_RETURN_IF_ERROR(Finish(program, options.leaves, *prepared, observer));
+  if (options.ramp.given()) PP_RETURN_IF_ERROR(CheckLimit(options.fit.limit, program));
   return program;
 }
 
@@ -333,6 +382,8 @@ Result<Program> CompileLists(Program program, const Origin& origin, const Compil
     return Status::Invalid(
         fmt::format("{}: {} has its messages (without them the lists can be changed)",
                     options.passes.empty() ? "--memory-limit" : "--passes", origin.file));
+  if (options.ramp != program.ramp)
+    return Status::Invalid("--batch-ramp: needs a scheme (lists have their steps)");
   if (content.more) {
     if (options.p2p != program.p2p || options.replicas != program.replicas ||
         options.zero != program.zero || options.reduce ||

@@ -29,6 +29,7 @@ struct CompileOptions {
   std::string tied;        // --tied: "0,S-1"; empty: as lists say
   bool evaluates = false;  // --evaluation: also without a model
   RankOrder rank_order = RankOrder::kTpPpDp;
+  BatchRamp ramp;      // --batch-ramp; given: the shape's micro-batches follow from it
   PriceSource prices;  // costs from it and the model, instead of those
   Job job;             // without a model, one without layers; empty or 0: see the table's help
   bool balance_layers = false;  // instead of the job's

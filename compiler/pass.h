@@ -55,6 +55,7 @@ struct PassContext {
   CostModel costs;
   Reduce reduce = Reduce::kEarly;
   MemoryFit fit = {};
+  std::vector<Program> steps = {};  // of fewer micro-batches, lowered to lists, for add-steps
   const GivenComm* comm = nullptr;  // the user's order of the messages; null: insert-comm finds one
   bool proves = true;               // after each pass
   bool evaluates = false;           // an evaluation also without a model
@@ -101,6 +102,7 @@ Status ReduceGradients(Program& program, const PassContext& context);
 Status InsertComm(Program& program, const PassContext& context);
 Status KeepComm(Program& program, const PassContext& context);  // called by insert-comm
 Status PlanMemory(Program& program, const PassContext& context);
+Status AddSteps(Program& program, const PassContext& context);
 Status AddEvaluation(Program& program, const PassContext& context);
 
 }  // namespace pp

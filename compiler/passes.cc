@@ -25,8 +25,10 @@ constexpr Pass kPasses[] = {
      Form::kFitted, Form::kSummed, ReduceGradients},
     {"insert-comm", "messages between devices, asynchronous or blocking", Form::kSummed,
      Form::kLists, InsertComm},
+    {"add-steps", "with --batch-ramp: steps of fewer micro-batches", Form::kLists, Form::kWhole,
+     AddSteps},
     {"add-evaluation", "with a model or --evaluation: only the forwards of one batch, for its loss",
-     Form::kLists, Form::kWhole, AddEvaluation},
+     Form::kWhole, Form::kWhole, AddEvaluation},
     {"plan-memory", "an offset for every value", Form::kWhole, Form::kPlan, PlanMemory},
 };
 

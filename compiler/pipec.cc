@@ -208,7 +208,7 @@ class CommandLine {
         ->required();
     options::AddWhole(sub, "--devices", "places in the pipeline, D", 1, &a_.shape.devices)
         ->required();
-    Micros(sub)->required();
+    Micros(sub);
     options::AddWhole(sub, "--stages-per-device",
                       "V, where a scheme lets one choose (pipec schemes)", 1,
                       &a_.shape.stages_per_device);
@@ -239,9 +239,17 @@ class CommandLine {
     Lowering(sub, /*defaults=*/false);
   }
 
+  void Routine(CLI::App* sub) {
+    options::AddText(sub, "--routine", "NAME",
+                     "which of a plan's lists: of a step, an evaluation, or step-8 of --batch-ramp",
+                     &a_.routine)
+        ->default_str(a_.routine);
+  }
+
   void Show() {
     CLI::App* sub = Add("show", "print a plan", ShowCommand, "pipec show --format grid 1f1b.plan");
     Plans(sub);
+    Routine(sub);
     options::AddWhole(sub, "--device", "only this list", 0, &a_.device);
     options::AddChoice(sub, "--format", "what to print", kShowFormats, &a_.format);
     options::AddChoice(sub, "--messages",
@@ -293,6 +301,7 @@ class CommandLine {
     CLI::App* sub = Add("simulate", "predict a plan's time and memory", SimulateCommand,
                         "pipec simulate --why 1f1b.plan");
     Plans(sub);
+    Routine(sub);
     Prices(sub, File(sub, "--costs", "as for compile (default: those of the plan)", &a_.costs,
                      kStandardInput, "LIST"));
     options::AddChoice(sub, "--transport",

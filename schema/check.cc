@@ -217,6 +217,15 @@ Status CheckPipes(const Program& program) {
   return {};
 }
 
+Status CheckRamp(const Program& program) {
+  const std::vector<int32_t> sizes = StepSizes(program);
+  for (const auto& [microbatches, from] : program.ramp.stretches)
+    if (!std::binary_search(sizes.begin(), sizes.end(), microbatches))
+      return Wrong("batch-ramp {}: no routine '{}' (of {} micro-batches)", TextOf(program.ramp),
+                   StepRoutine(microbatches), fmt::join(sizes, ", "));
+  return {};
+}
+
 namespace {
 
 Status CheckHead(const Program& p) {
@@ -245,6 +254,7 @@ Status CheckHead(const Program& p) {
     PP_RETURN_IF_ERROR(CheckRoutine(p, p.routines[r], std::span(p.routines).first(r)));
     PP_RETURN_IF_ERROR(CheckPipeOf(p, p.routines[r]).In(fmt::format("routine {}", r)));
   }
+  PP_RETURN_IF_ERROR(CheckRamp(p));
   if (!p.job) return {};
   PP_RETURN_IF_ERROR(
       CheckNumbers("layers_per_stage", p.job->layers_per_stage, p.stages, size_t{INT32_MAX} + 1));

@@ -336,6 +336,7 @@ class Parser {
                             ToText(i), d, p.devices - 1, pipes - 1));
       }
     PP_RETURN_IF_ERROR(FinishLists());
+    if (p.ramp.given()) PP_RETURN_IF_ERROR(InLine(line_of_.at("--batch-ramp"), CheckRamp(p)));
     PP_RETURN_IF_ERROR(FinishJob());
     return p.tied.empty() ? Status() : InLine(line_of_.at("--tied"), CheckTied(p));
   }

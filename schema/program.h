@@ -12,6 +12,7 @@
 
 #include "schema/instruction.h"
 #include "schema/model/attribute.h"
+#include "schema/model/batch_ramp.h"
 #include "schema/model/costs.h"
 #include "schema/model/layout.h"
 
@@ -97,6 +98,7 @@ struct Program {
   RankOrder rank_order = RankOrder::kTpPpDp;  // how ranks are numbered (topology.h)
   // Of a program without a model: the stages that share a tensor, ascending (TiedStages).
   std::vector<int32_t> tied;
+  BatchRamp ramp;          // which steps have fewer micro-batches than the bodies: step-M
   std::optional<Job> job;  // the model, where one was given
   bool evaluates = false;  // the bodies modify nothing; never in a file
   bool beside = false;     // the bodies are those of a routine beside a step; never in a file
@@ -161,6 +163,9 @@ inline constexpr std::tuple kProgramAttributes{
               "without a model: stages that share a tensor, as in 0,S-1 (the first and the last)"},
     Attribute{"rank-order", &Owner::rank_order, 16, "--rank-order",
               "which ranks are neighbours, from the inside out: so in a node", kRankOrderNames},
+    Attribute{"batch-ramp", &Owner::ramp, 19, "--batch-ramp",
+              "micro-batches of a replica's step, after so many steps: 16@0,32@1000 (sets "
+              "--microbatches)"},
 };
 // Those that have the same type in both.
 template <typename From, typename To>

@@ -9,6 +9,19 @@ std::string StepRoutine(int32_t microbatches) {
   return std::string(kStepRoutine) + "-" + std::to_string(microbatches);
 }
 
+std::vector<int32_t> StepSizes(const Program& program) {
+  std::vector<int32_t> sizes{program.microbatches};
+  for (const Routine& routine : program.routines)
+    if (!Evaluates(routine)) sizes.push_back(routine.microbatches);
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+const std::vector<int32_t>& PipesOfStep(const Program& program, int32_t microbatches) {
+  if (microbatches == program.microbatches) return program.pipe_of;
+  return program.routines[FindRoutine(program, StepRoutine(microbatches))].pipe_of;
+}
+
 int FindRoutine(const Program& program, std::string_view name) {
   for (size_t i = 0; i < program.routines.size(); ++i)
     if (program.routines[i].name == name) return static_cast<int>(i);

@@ -26,6 +26,11 @@ inline constexpr std::string_view kStepRoutine = "step", kEvaluationRoutine = "e
 std::string StepRoutine(int32_t microbatches);
 inline bool Evaluates(const Routine& routine) { return routine.name == kEvaluationRoutine; }
 
+// How many micro-batches the steps have that a plan can make, ascending.
+std::vector<int32_t> StepSizes(const Program& program);
+// The micro-batches' pipes in those of one of these sizes.
+const std::vector<int32_t>& PipesOfStep(const Program& program, int32_t microbatches);
+
 // Its index in Program::routines; -1: there is none of that name.
 int FindRoutine(const Program& program, std::string_view name);
 inline bool HasEvaluation(const Program& program) {

@@ -68,6 +68,9 @@ struct Steps {
   // What else is not as usual.
   std::function<void(CompileOptions*)> plan;
   std::function<void(TrainOptions*)> options;
+  // What the run said, if it is asked for.
+  std::vector<StepReport>* steps = nullptr;
+  std::vector<Event>* events = nullptr;
 };
 
 inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& folder,
@@ -117,6 +120,8 @@ inline Outcome Run(const ModelConfig& model, const Layout& shape, const Folder& 
   outcome.planned = report.planned_steps;
   outcome.best = report.best;
   outcome.unsaved = report.unsaved.message();
+  if (steps.steps != nullptr) *steps.steps = report.steps;
+  if (steps.events != nullptr) *steps.events = report.events;
   for (const StepReport& step : report.steps) {
     outcome.numbers.push_back(step.loss);
     outcome.numbers.push_back(step.grad_norm.value_or(0));

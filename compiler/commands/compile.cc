@@ -142,11 +142,20 @@ Status CompileAndSave(const Arguments& a, const CompileOptions& options) {
   return SavePlan(a, *program);
 }
 
+// A ramp says how many micro-batches there are.
+Status CheckMicrobatches(const Arguments& a, const CompileOptions& options) {
+  if (options.ramp.given() == (a.shape.microbatches == 0)) return {};
+  return Status::Invalid(
+      options.ramp.given() ? "--microbatches: beside --batch-ramp, which sets them (one of the two)"
+                           : "--microbatches: is required (or --batch-ramp)");
+}
+
 // pipec compile with the scheme and the stages of another trainer's layout.
 Status ImportLayout(const Arguments& a) {
   CompileOptions options;
   options.shape = a.shape;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  PP_RETURN_IF_ERROR(CheckMicrobatches(a, options));
   const auto text = CutsText(a.layout);
   PP_RETURN_IF_ERROR(text.status().In("--layout"));
   auto cuts = ReadCuts(*text, options.job.model.layers, a.shape.devices);
@@ -172,7 +181,8 @@ Status CheckSource(const Arguments& a) {
   if (!a.plans.empty()) return wrong("--layout: and lists in a file (one of the two)");
   if (!a.import_format.empty()) return wrong("--format: is of lists (not with --layout)");
   if (a.model.empty()) return wrong("--layout: needs --model");
-  if (a.shape.microbatches == 0) return wrong("--layout: needs --microbatches");
+  if (a.shape.microbatches == 0 && a.attributes.at("--batch-ramp").empty())
+    return wrong("--layout: needs --microbatches");
   if (!a.attributes.at("--layers-per-stage").empty())
     return wrong("--layers-per-stage: with --layout, which has the layers (one of the two)");
   return {};
@@ -186,6 +196,7 @@ Status CompileCommand(const Arguments& a) {
   options.scheme = SchemeName(a.scheme);
   options.shape = a.shape;
   PP_RETURN_IF_ERROR(ReadLowering(a, &options));
+  PP_RETURN_IF_ERROR(CheckMicrobatches(a, options));
   if (options.scheme == "auto") {
     options.fit.report = nullptr;  // of each scheme
     auto chosen = CompileFastest(options, ObserverOf(a));

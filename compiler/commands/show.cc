@@ -18,6 +18,8 @@
 #include "schema/base/units.h"
 #include "schema/format/file.h"
 #include "schema/format/timeline.h"
+#include "schema/proof/verify.h"
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "schema/text.h"
 #include "schema/topology.h"
@@ -40,18 +42,22 @@ struct Simulated {
 };
 
 // What the run of --trace took. Costs in T become those in seconds that it measured.
-Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostModel* costs) {
+// `whole`: of which the program is a routine.
+Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& whole, const Program& program,
+                              CostModel* costs) {
   a.progress->Doing("reading " + a.trace);
   auto source = TextSource::Open(a.trace, "a trace that piperun wrote");
   PP_RETURN_IF_ERROR(source.status().In("--trace"));
   Status read;  // names the file already
-  const auto events = ParseChromeTrace(program, [&]() -> Result<std::string_view> {
+  auto events = ParseChromeTrace(whole, [&]() -> Result<std::string_view> {
     auto piece = source->Next();
     read = piece.status();
     return piece;
   });
   PP_RETURN_IF_ERROR(read.In("--trace"));
   PP_RETURN_IF_ERROR(events.status().In("--trace: " + a.trace));
+  const int routine = FindRoutine(whole, a.routine);
+  std::erase_if(*events, [&](const Event& event) { return event.routine != routine; });
   auto measured = Measure(program, *costs, *events);
   PP_RETURN_IF_ERROR(measured.status().In("--trace: " + a.trace));
   if (costs->seconds) return measured;
@@ -67,6 +73,16 @@ Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& program, CostMo
   return measured;
 }
 
+// What --routine names.
+Result<Program> Selected(const Arguments& a, Program program) {
+  if (a.routine == kStepRoutine) return program;
+  const int routine = FindRoutine(program, a.routine);
+  if (routine >= 0) return RoutineOf(program, routine);
+  std::string known(kStepRoutine);
+  for (const Routine& one : program.routines) known += ", " + one.name;
+  return Status::Invalid(fmt::format("--routine: '{}' ({})", Shown(a.routine), known));
+}
+
 // As --costs says; those of the plan if it says nothing.
 Result<CostModel> CostsGiven(const std::string& text, const Program& plan) {
   if (text.empty()) return CostsOf(plan);
@@ -77,6 +93,14 @@ Result<CostModel> CostsGiven(const std::string& text, const Program& plan) {
 Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   auto plan = LoadVerified(a, path);
   if (!plan.ok()) return plan.status();
+  std::optional<Program> whole;  // of which it is a routine
+  if (a.routine != kStepRoutine) {
+    whole = plan->program;
+    auto selected = Selected(a, std::move(plan->program));
+    PP_RETURN_IF_ERROR(selected.status().In(path));
+    plan->program = std::move(*selected);
+    PP_RETURN_IF_ERROR(Verify(plan->program, Depth::kPlan, &plan->waits_for).In(path));
+  }
   PriceSource prices;
   std::string given = a.costs;
   PP_RETURN_IF_ERROR(ReadPrices(a, &given, &prices));
@@ -89,7 +113,7 @@ Result<Simulated> SimulatePlan(const Arguments& a, const std::string& path) {
   if (path == a.plans.front()) NoteBareTimes(a, a.costs);
   std::optional<Traced> traced;
   if (!a.trace.empty()) {
-    auto run = ReadTrace(a, plan->program, &*costs);
+    auto run = ReadTrace(a, whole ? *whole : plan->program, plan->program, &*costs);
     if (!run.ok()) return run.status();
     traced = {plan->program, std::move(*run)};
   }
@@ -216,11 +240,16 @@ Status ShowCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(OnePlan(a));
   if (a.device >= 0) {
     auto program = LoadDevice(a.plans[0], a.device);
-    return program.ok() ? PrintOut(PrintDevice(*program, a.device)) : program.status();
+    PP_RETURN_IF_ERROR(program.status());
+    const auto selected = Selected(a, std::move(*program));
+    PP_RETURN_IF_ERROR(selected.status().In(a.plans[0]));
+    return PrintOut(PrintDevice(*selected, a.device));
   }
   a.progress->Doing("printing " + a.plans[0]);
-  auto program = Load(a.plans[0]);
-  if (!program.ok()) return program.status();
+  auto loaded = Load(a.plans[0]);
+  PP_RETURN_IF_ERROR(loaded.status());
+  const auto program = Selected(a, std::move(*loaded));
+  PP_RETURN_IF_ERROR(program.status().In(a.plans[0]));
   if (a.format == "torch-csv") return ShowTorchCsv(a, *program);
   if (a.format == "stages" || a.format == "memory") {
     const auto table = a.format == "stages" ? Stages(*program) : MemoryTable(*program);

@@ -11,6 +11,7 @@
 #include "runtime/plan/binding.h"
 #include "runtime/run/fill_states.h"
 #include "schema/model/workspace.h"
+#include "schema/routines.h"
 
 namespace pp {
 namespace {
@@ -189,8 +190,11 @@ class OneDeviceOf : public OneDevice {
   // The micro-batches of one copy; wgrad becomes their sum.
   Status RunCopy(int replica, int pipe) {
     bool first = true;
-    for (int micro = 0; micro < run_.microbatches; ++micro) {
-      if (run_.pipe_of[micro] != pipe) continue;
+    const std::vector<int32_t>& pipe_of =
+        PipesOfStep(run_, args_.inputs->batches().Microbatches(step_));
+    for (size_t at = 0; at < pipe_of.size(); ++at) {
+      if (pipe_of[at] != pipe) continue;
+      const auto micro = static_cast<int>(at);
       PP_RETURN_IF_ERROR(RunMicroBatch(
           replica, micro,
           std::exchange(first, false) ? kernels::Update::kSet : kernels::Update::kAdd));

@@ -11,24 +11,72 @@ Batches::Batches(const Args& args) : args_(args) {
   PP_CHECK(!args.shuffle || args.repeat_after == 0);
   if (args.epochs > 0) pass_ = args.dataset->sequences();
   if (args.repeat_after > 0)
-    pass_ = std::min(args.dataset->sequences(), args.repeat_after * PerStep());
+    pass_ = std::min(args.dataset->sequences(), args.repeat_after * PerStepOf(args.microbatches));
+  int microbatches = args.ramp.given() ? 0 : args.microbatches;  // of step 1
+  for (const auto& stretch : args.ramp.stretches)
+    if (stretch.from <= args.steps_before) microbatches = stretch.microbatches;
+  AddStretch(1, microbatches);
+  for (const auto& stretch : args.ramp.stretches)
+    if (stretch.from > args.steps_before)
+      AddStretch(stretch.from - args.steps_before + 1, stretch.microbatches);
+}
+
+void Batches::AddStretch(int64_t first, int microbatches) {
+  Stretch stretch{first, microbatches, args_.from, args_.sequences_before};
+  if (!stretches_.empty()) {
+    stretch.from = Before(stretches_.back(), first);
+    stretch.counted = CountedBefore(first);
+  }
+  stretches_.push_back(stretch);
+}
+
+const Batches::Stretch& Batches::StretchOf(int64_t step) const {
+  size_t last = stretches_.size() - 1;
+  while (stretches_[last].first > step && last > 0) --last;
+  return stretches_[last];
+}
+
+int64_t Batches::CountedBefore(int64_t step) const {
+  const Stretch& stretch = StretchOf(step);
+  return stretch.counted + (step - stretch.first) * PerStepOf(stretch.microbatches);
+}
+
+int Batches::Microbatches(int64_t step) const {
+  const Stretch& stretch = StretchOf(step);
+  if (pass_ == 0 || args_.sizes.empty()) return stretch.microbatches;
+  const int64_t rest = pass_ - Before(stretch, step).sequence;
+  for (const int32_t size : args_.sizes)
+    if (size >= stretch.microbatches || PerStepOf(size) >= rest)
+      return std::min(size, stretch.microbatches);
+  return stretch.microbatches;
 }
 
 int64_t Batches::Steps() const {
-  const int64_t passes = args_.epochs - args_.from.pass;  // with the one that is under way
-  return passes <= 0 ? 0 : StepsFor(pass_ - args_.from.sequence) + (passes - 1) * StepsFor(pass_);
+  for (size_t i = 0;; ++i) {
+    const Stretch& stretch = stretches_[i];
+    const auto [pass, sequence] = stretch.from;
+    const int64_t passes = args_.epochs - pass;  // with the one that is under way
+    const int64_t steps =
+        passes <= 0 ? 0
+                    : StepsFor(stretch, pass_ - sequence) + (passes - 1) * StepsFor(stretch, pass_);
+    const int64_t end = stretch.first + steps;
+    if (i + 1 == stretches_.size() || end <= stretches_[i + 1].first) return end - 1;
+  }
 }
 
-Position Batches::Before(int64_t step) const {
-  const auto [pass, sequence] = args_.from;
+Position Batches::Before(int64_t step) const { return Before(StretchOf(step), step); }
+
+Position Batches::Before(const Stretch& stretch, int64_t step) const {
+  const auto [pass, sequence] = stretch.from;
+  const int64_t steps = step - stretch.first, per_step = PerStepOf(stretch.microbatches);
   if (pass_ == 0) {
-    const int64_t at = sequence + (step - 1) * PerStep(), all = args_.dataset->sequences();
+    const int64_t at = sequence + steps * per_step, all = args_.dataset->sequences();
     return {pass + at / all, at % all};
   }
-  const int64_t first = StepsFor(pass_ - sequence), each = StepsFor(pass_);
-  const int64_t later = step - 1 - first;  // steps of later passes
-  if (later < 0) return {pass, sequence + (step - 1) * PerStep()};
-  return {pass + 1 + later / each, later % each * PerStep()};
+  const int64_t first = StepsFor(stretch, pass_ - sequence), each = StepsFor(stretch, pass_);
+  const int64_t later = steps - first;  // steps of later passes
+  if (later < 0) return {pass, sequence + steps * per_step};
+  return {pass + 1 + later / each, later % each * per_step};
 }
 
 Position Batches::PlaceOf(int64_t step, int64_t i) const {
@@ -49,7 +97,7 @@ int64_t Batches::InData(const Position& place) const {
 
 template <typename F>
 Status Batches::ForEachSequence(int64_t step, int replica, int micro, F f) const {
-  const int64_t first = (int64_t{replica} * args_.microbatches + micro) * args_.micro_batch_size;
+  const int64_t first = (int64_t{replica} * Microbatches(step) + micro) * args_.micro_batch_size;
   for (int64_t i = first; i < first + args_.micro_batch_size; ++i)
     PP_RETURN_IF_ERROR(f(InData(PlaceOf(step, i))));
   return {};
@@ -58,10 +106,11 @@ Status Batches::ForEachSequence(int64_t step, int replica, int micro, F f) const
 template <typename F>
 Status Batches::ForEachRun(int64_t step, F f) const {
   const int64_t end = pass_ > 0 ? pass_ : args_.dataset->sequences();
-  for (int64_t i = 0, count = 0; i < PerStep(); i += count) {
+  const int64_t all = PerStep(step);
+  for (int64_t i = 0, count = 0; i < all; i += count) {
     const Position place = PlaceOf(step, i);
     if (place.sequence >= end) break;
-    count = args_.shuffle ? 1 : std::min(end - place.sequence, PerStep() - i);
+    count = args_.shuffle ? 1 : std::min(end - place.sequence, all - i);
     PP_RETURN_IF_ERROR(f(InData(place), count));
   }
   return {};

@@ -1,9 +1,11 @@
 // Which sequences of the data make up each micro-batch of each step.
 //
 // With R replicas of M micro-batches of B sequences, sequence b of micro-batch m of replica r in
-// step k, counted from 0, is number ((k*R + r)*M + m)*B + b of the training. At its end the data
-// starts again. If whole epochs are trained instead, an epoch begins with the first sequence of the
-// data in a new step, and its last step, which the data may not fill, is filled with sequences
+// step k, counted from 0, is number ((k*R + r)*M + m)*B + b of the training; where M differs from
+// step to step (schema/model/batch_ramp.h), what a step has begins where that of the one before
+// ends. At its end the data starts again. If whole epochs are trained instead, an epoch begins with
+// the first sequence of the data in a new step, and its last step, which the data may not fill, is
+// one of as few micro-batches as hold the rest, if the plan has such, and filled with sequences
 // whose targets are all -1: they do not contribute to loss and gradient. The loss is the mean over
 // the tokens that count, and so is a validation's, which is a pass over the data or its beginning.
 //
@@ -18,9 +20,11 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "runtime/files/dataset.h"
 #include "schema/base/status.h"
+#include "schema/model/batch_ramp.h"
 
 namespace pp {
 
@@ -41,9 +45,13 @@ class Batches {
   struct Args {
     const Dataset* dataset = nullptr;  // remains the caller's
     int replicas = 1;
-    int microbatches = 1;      // M
+    int microbatches = 1;      // M, of the largest steps
     int micro_batch_size = 1;  // B
     int sequence_length = 1;   // T
+    BatchRamp ramp = {};       // of the training; none: all steps have M
+    std::vector<int32_t> sizes =
+        {};                    // of the steps that there are, ascending; none: as the ramp has
+    int64_t steps_before = 0;  // of the training before step 1
     int64_t epochs = 0;        // of the training; 0: steps are counted, not epochs
     // Of the training before step 1, which continues: where it is, and how many sequences it has
     // counted, also those that fill a last step.
@@ -59,15 +67,17 @@ class Batches {
   // All steps count from 1. Those to the end of the last epoch. REQUIRES: epochs > 0.
   int64_t Steps() const;
 
+  // M of a step.
+  int Microbatches(int64_t step) const;
+  // Sequences that the training has counted before a step: a short last step of an epoch counts as
+  // many as the others, so that this does not depend on the steps that a plan has.
+  int64_t CountedBefore(int64_t step) const;
   // The index of a micro-batch's first sequence in the training.
   int64_t FirstSequence(int64_t step, int replica, int micro) const {
-    return args_.sequences_before +
-           (((step - 1) * args_.replicas + replica) * args_.microbatches + micro) *
-               args_.micro_batch_size;
+    return CountedBefore(step) +
+           (int64_t{replica} * Microbatches(step) + micro) * args_.micro_batch_size;
   }
-  int64_t PerStep() const {
-    return int64_t{args_.replicas} * args_.microbatches * args_.micro_batch_size;
-  }
+  int64_t PerStep(int64_t step) const { return PerStepOf(Microbatches(step)); }
   // Where the training is before a step.
   Position Before(int64_t step) const;
   // Targets of a step, in all replicas and micro-batches: all that it computes with, those that
@@ -87,7 +97,24 @@ class Batches {
   virtual Draw DrawAt(int64_t) const { return {}; }
 
  private:
-  int64_t StepsFor(int64_t sequences) const { return (sequences + PerStep() - 1) / PerStep(); }
+  // Steps of one size, one after the other: the first of them, and how far the training is then.
+  struct Stretch {
+    int64_t first = 1;
+    int microbatches = 1;
+    Position from;
+    int64_t counted = 0;
+  };
+  int64_t PerStepOf(int microbatches) const {
+    return int64_t{args_.replicas} * microbatches * args_.micro_batch_size;
+  }
+  // Steps of a stretch that so many sequences take.
+  int64_t StepsFor(const Stretch& stretch, int64_t sequences) const {
+    const int64_t each = PerStepOf(stretch.microbatches);
+    return (sequences + each - 1) / each;
+  }
+  void AddStretch(int64_t first, int microbatches);
+  const Stretch& StretchOf(int64_t step) const;
+  Position Before(const Stretch& stretch, int64_t step) const;
   // Where sequence i of a step is; past the end of an epoch: no less than pass_.
   Position PlaceOf(int64_t step, int64_t i) const;
   // The number of the data's sequence there; -1: none.
@@ -102,6 +129,7 @@ class Batches {
   Result<int64_t> TokensLocked(int64_t step) const;
 
   const Args args_;
+  std::vector<Stretch> stretches_;  // at least one
   // Sequences of a pass that ends in a step of its own; 0: the next one follows in the same step.
   int64_t pass_ = 0;
 

@@ -42,7 +42,7 @@ void Recorder::Reserve(int64_t per_step, int64_t body, int64_t steps) {
 
 void Recorder::AppendTo(std::vector<Event>* events) const {
   for (size_t i = 0; i < times_.size(); ++i)
-    events->push_back({rank_, device_, instructions_[i].index, instructions_[i].step,
+    events->push_back({rank_, device_, routine_, instructions_[i].index, instructions_[i].step,
                        times_[i].start, times_[i].end - times_[i].start});
 }
 

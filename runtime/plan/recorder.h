@@ -55,13 +55,14 @@ struct TimeSpent {
   }
 };
 
-// The events of one thread. A run of more than kMaxEvents instructions per rank keeps the
-// first whole steps.
+// The events of one thread in one routine. A run of more than kMaxEvents instructions per rank
+// keeps the first whole steps.
 class Recorder {
  public:
   static constexpr int64_t kMaxEvents = 1'000'000;
 
-  Recorder(int rank, int device) : rank_(rank), device_(device) {}
+  // `routine`: as Event has it.
+  Recorder(int rank, int device, int routine) : rank_(rank), device_(device), routine_(routine) {}
 
   // Room for `steps` times `per_step` events, the instructions of a whole body of
   // `body` instructions deciding how many steps fit.
@@ -84,7 +85,7 @@ class Recorder {
   void AppendTo(std::vector<Event>* events) const;
 
  private:
-  const int rank_, device_;
+  const int rank_, device_, routine_;
   int64_t last_step_ = 0;
   struct What {
     int32_t index, step;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "schema/routines.h"
+
 namespace pp {
 namespace {
 
@@ -98,7 +100,9 @@ class RecordingExecutor : public StageExecutor {
   void AddedGradient(const StageCall& call) {
     int& added = added_[{call.stage, call.pipe}];
     added = call.accumulate == kernels::Update::kSet ? 1 : added + 1;
-    if (added < std::count(program_.pipe_of.begin(), program_.pipe_of.end(), call.pipe)) return;
+    const std::vector<int32_t>& pipe_of =
+        PipesOfStep(program_, args_.batches->Microbatches(call.step));
+    if (added < std::count(pipe_of.begin(), pipe_of.end(), call.pipe)) return;
     ValueName name = NameOf(call, Checked::kOwnSum);
     name.micro = -1;
     name.pipe = call.pipe;

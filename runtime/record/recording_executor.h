@@ -7,6 +7,7 @@
 
 #include "runtime/device/peers.h"
 #include "runtime/device/stage_call.h"
+#include "runtime/files/batches.h"
 #include "runtime/record/values.h"
 #include "schema/topology.h"
 
@@ -16,6 +17,7 @@ struct RecordingArgs {
   const Program* program = nullptr;  // remains the caller's; makes no versions of weights
   Place place;
   const Peers* peers = nullptr;                 // null: there are none
+  const Batches* batches = nullptr;             // of the run: how many micro-batches a step has
   int64_t steps_before = 0;                     // of the training, before this run
   int64_t steps = 0;                            // of this run
   std::vector<ValueRecord>* records = nullptr;  // of this rank; the caller's after the run

@@ -9,6 +9,7 @@
 #include "runtime/files/weight_files.h"
 #include "runtime/run/run_options_table.h"
 #include "runtime/run/settings.h"
+#include "schema/routines.h"
 
 namespace pp {
 
@@ -242,7 +243,7 @@ void Inputs::TellChanges(std::vector<std::string>* notes) const {
         "goes on by --{} (before {}: by --{}){}", by_epochs ? "epochs" : "steps",
         Shown(checkpoint_->folder), manifest.by_epochs ? "epochs" : "steps",
         by_epochs ? "" : fmt::format(", and the learning rate counts {} steps", optimizer_.steps)));
-  const std::string per_step = fmt::format("{}", batches_->PerStep());
+  const std::string per_step = NumberSettings(program_, options_).at("sequences a step");
   const auto saved = manifest.options.find("sequences a step");
   const bool other_steps = saved != manifest.options.end() && saved->second != per_step;
   if (by_epochs && (moves || other_steps || !manifest.by_epochs))
@@ -298,6 +299,9 @@ Status Inputs::OpenData() {
   PP_RETURN_IF_ERROR(dataset.status());
   dataset_ = std::make_unique<Dataset>(std::move(*dataset));
   Batches::Args args = BatchesOf(*dataset_);
+  args.ramp = program_.ramp;
+  args.sizes = StepSizes(program_);
+  args.steps_before = steps_before();
   args.epochs = options_.epochs;
   args.from = PositionBefore();
   args.sequences_before = sequences_before();

@@ -34,7 +34,8 @@ Status Inputs::OpenValidation(std::vector<std::string>* notes) {
   PP_RETURN_IF_ERROR(dataset.status());
   val_dataset_ = std::make_unique<Dataset>(std::move(*dataset));
   Batches::Args args = BatchesOf(*val_dataset_);
-  const int64_t each = Batches(args).PerStep(), all = val_dataset_->sequences();
+  args.microbatches = program_.routines[FindRoutine(program_, kEvaluationRoutine)].microbatches;
+  const int64_t each = Batches(args).PerStep(1), all = val_dataset_->sequences();
   const int64_t there = (all + each - 1) / each;
   int64_t count = options_.val_batches.value_or(std::min(kValidationBatches, there));
   if (count == 0) count = there;

@@ -15,6 +15,7 @@
 #include "runtime/run/send_ports.h"
 #include "schema/model/workspace.h"
 #include "schema/nccl/queues.h"
+#include "schema/routines.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -25,9 +26,7 @@ Rank::Rank(Args args)
       topology_(TopologyOf(*args_.program)),
       place_(topology_.PlaceOf(rank_)),
       control_(args_.transport,
-               [this](int from, const ControlMessage& message) { OnMessage(from, message); }),
-      compute_recorder_(rank_, place_.device),
-      lane_recorder_(rank_, place_.device) {
+               [this](int from, const ControlMessage& message) { OnMessage(from, message); }) {
   signals_.last_step = args_.steps;
   losses_.resize(topology_.ranks());
   least_loss_ = args_.least_loss;
@@ -55,7 +54,6 @@ Status Rank::Setup() {
   MakePeerExchanger();
   executor_ = args_.make_executor(device_.get(), peers_.get(), &signals_.operators);
   PP_RETURN_IF_ERROR(FillMemory());
-  if (args_.options->record) Reserve();
   PP_RETURN_IF_ERROR(MakeRunners(std::move(walk)));
   return device_->status();
 }
@@ -104,18 +102,37 @@ Runner::Args Rank::RunnerArgs() {
 }
 
 Status Rank::MakeRunners(BodyWalk walk) {
+  const Program& program = *args_.program;
   Runner::Args step = RunnerArgs();
-  step.program = args_.program;
   step.batches = args_.batches;
   step.steps_before = args_.steps_before;
   step.updates_before = args_.updates_before;
-  if (args_.options->record)
-    step.compute_recorder = &compute_recorder_, step.lane_recorder = &lane_recorder_;
   if (args_.after_bind)
     step.after_bind = [this](BoundList* list, std::vector<CollectiveArgs>* collectives) {
       args_.after_bind(rank_, list, collectives);
     };
-  step_ = runners_.Add(step, std::move(walk));
+  const auto record = [&](int routine, const std::vector<Instruction>& list) {
+    if (!args_.options->record) return;
+    Recorders& recorders = recorders_.emplace_back(
+        Recorders{{rank_, place_.device, routine}, {rank_, place_.device, routine}});
+    const auto all = static_cast<int64_t>(list.size());
+    const auto computed = std::count_if(list.begin(), list.end(), [](const Instruction& i) {
+      return Info(i.op).lane == Lane::kCompute;
+    });
+    recorders.compute.Reserve(computed, all, args_.steps);
+    recorders.lanes.Reserve(all - computed, all, args_.steps);
+    step.compute_recorder = &recorders.compute, step.lane_recorder = &recorders.lanes;
+  };
+  step.program = &program;
+  record(-1, List().body);
+  steps_of_[program.microbatches] = runners_.Add(step, std::move(walk));
+  for (size_t r = 0; r < program.routines.size(); ++r) {
+    if (Evaluates(program.routines[r])) continue;
+    record(static_cast<int>(r), List().routines[r]);
+    const auto added = runners_.Add(RoutineOf(program, r), step);
+    PP_RETURN_IF_ERROR(added.status());
+    steps_of_[program.routines[r].microbatches] = *added;
+  }
   auto evaluations = Evaluations::Make(
       {.program = args_.program,
        .runners = &runners_,
@@ -147,16 +164,6 @@ void Rank::MakePeerExchanger() {
   const int stage = program.StagesOf(place_.device).front();
   peers.exchange = device_->at(scratch->offset + LayoutStage(*program.job, stage).exchange);
   peers_ = std::make_unique<PeerExchanger>(std::move(peers));
-}
-
-void Rank::Reserve() {
-  const std::vector<Instruction>& body = List().body;
-  const auto all = static_cast<int64_t>(body.size());
-  const auto computed = std::count_if(body.begin(), body.end(), [](const Instruction& i) {
-    return Info(i.op).lane == Lane::kCompute;
-  });
-  compute_recorder_.Reserve(computed, all, args_.steps);
-  lane_recorder_.Reserve(all - computed, all, args_.steps);
 }
 
 Status Rank::BeginSetup() {
@@ -295,8 +302,10 @@ Status Rank::CopyWeights(int stage, int64_t offset, int64_t bytes, void* out) {
 }
 
 void Rank::AppendEvents(std::vector<Event>* events) const {
-  compute_recorder_.AppendTo(events);
-  lane_recorder_.AppendTo(events);
+  for (const Recorders& recorders : recorders_) {
+    recorders.compute.AppendTo(events);
+    recorders.lanes.AppendTo(events);
+  }
 }
 
 }  // namespace pp

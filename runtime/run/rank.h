@@ -9,7 +9,9 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -139,6 +141,9 @@ class Rank {
   Status FillMemory();
   Runner::Args RunnerArgs();
   Status MakeRunners(BodyWalk walk);
+  Runner* RunnerOf(int64_t number) const {
+    return steps_of_.at(args_.batches->Microbatches(number));
+  }
   template <typename F>
   void WaitUntil(const F& true_or_stopped);
   RankStates States(int64_t steps);
@@ -155,7 +160,6 @@ class Rank {
   Transport* messages() const {
     return device_transport_ ? device_transport_.get() : args_.transport;
   }
-  void Reserve();
   bool PassGate(Bell& bell);
   void ComputeMain();
   void CommunicationMain();
@@ -201,7 +205,7 @@ class Rank {
   std::unique_ptr<StageExecutor> executor_;
   std::unique_ptr<PeerExchanger> peers_;  // null: this rank has no tensor parallel peers
   Runners runners_;                       // the communication thread has their lanes
-  Runner* step_ = nullptr;                // of a step
+  std::map<int32_t, Runner*> steps_of_;   // by how many micro-batches they have
   std::unique_ptr<Evaluations> evaluations_;
 
   // Any thread.
@@ -229,11 +233,14 @@ class Rank {
   };
   Steps steps_;
   FileWatch files_;
-  Recorder compute_recorder_;
+  // Of the routines of steps. The communication thread's, too: each thread has its own of a pair.
+  struct Recorders {
+    Recorder compute, lanes;
+  };
+  std::deque<Recorders> recorders_;
   Status setup_status_;
 
   // The communication thread's; others may look after Join.
-  Recorder lane_recorder_;
   bool left_cleanly_ = false;
   int quiet_tests_ = 0;  // one after the other
 

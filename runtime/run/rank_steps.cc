@@ -161,9 +161,9 @@ void Rank::RunSteps() {
 
 Status Rank::RunIteration(int64_t number, BodyPart part) {
   signals_.step.store(number);
-  if (args_.observer == nullptr) return runners_.Run(step_, number, part);
+  if (args_.observer == nullptr) return runners_.Run(RunnerOf(number), number, part);
   args_.observer->Enter(rank_, number);
-  Status status = runners_.Run(step_, number, part);
+  Status status = runners_.Run(RunnerOf(number), number, part);
   args_.observer->Leave(rank_, number);
   return status;
 }
@@ -172,7 +172,7 @@ Status Rank::RunIteration(int64_t number, BodyPart part) {
 // to `at_least`.
 void Rank::ReportUpTo(int64_t finished, int64_t at_least) {
   while (steps_.done < finished) {
-    const StepResult& result = step_->result(steps_.done + 1);
+    const StepResult& result = RunnerOf(steps_.done + 1)->result(steps_.done + 1);
     auto done = [&] { return device_->compute().Done(result.end); };
     if (!done() && steps_.done >= at_least) return;
     WaitUntil(done);
@@ -238,7 +238,8 @@ void Rank::Report(const StepResult& result) {
     message.bad_micro = static_cast<int32_t>(m);
     message.bad_loss = result.losses[m];
     message.SetText(fmt::format("'{}', instruction {}",
-                                ToText(step_->bound().list[result.made_by[m]]), result.made_by[m]));
+                                ToText(RunnerOf(result.step)->bound().list[result.made_by[m]]),
+                                result.made_by[m]));
   }
   if (rank_ == 0) {
     args_.on_message(0, message);

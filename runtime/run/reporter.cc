@@ -107,7 +107,7 @@ Status Reporter::Save(int64_t step, const std::vector<ControlMessage>& reports) 
        .by_epochs = options_.epochs > 0,
        .pass = position.pass,
        .sequence = position.sequence,
-       .sequences = inputs_.sequences_before() + last_step_ * batches.PerStep(),
+       .sequences = batches.CountedBefore(last_step_ + 1),
        .sequence_length = program_.job->sequence_length,
        .data = inputs_.data_digest(),
        .seed = inputs_.seed(),

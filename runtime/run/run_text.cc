@@ -69,8 +69,10 @@ std::string HeaderText(const Program& program) {
   const int64_t ranks = program.devices * copies;
   const int64_t tokens =
       int64_t{program.replicas} * program.microbatches * job.micro_batch_size * job.sequence_length;
-  return text + fmt::format("; {} rank{}, {} tokens a step, at most {} a rank\n", ranks,
-                            ranks == 1 ? "" : "s", tokens, BytesText(static_cast<double>(most)));
+  if (program.ramp.given()) text += fmt::format(", by steps {}", TextOf(program.ramp));
+  return text + fmt::format("; {} rank{}, {}{} tokens a step, at most {} a rank\n", ranks,
+                            ranks == 1 ? "" : "s", program.ramp.given() ? "up to " : "", tokens,
+                            BytesText(static_cast<double>(most)));
 }
 
 std::string ToJson(const StepReport& report) {

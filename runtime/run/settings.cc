@@ -15,8 +15,8 @@ namespace {
 // They decide where and when something is computed, and whose memory it takes; or, --lora, a
 // checkpoint refuses to change them.
 constexpr std::string_view kNoNumbers[] = {
-    "--backend", "--layers-per-stage", "--lora", "--passes", "--costs", "--p2p", "--zero",
-    "--tied",    "--rank-order"};
+    "--backend", "--layers-per-stage", "--lora",      "--passes", "--costs", "--p2p", "--zero",
+    "--tied",    "--rank-order",       "--batch-ramp"};
 
 // As checkpoints of before called them.
 constexpr std::pair<const char*, const char*> kFormerNames[] = {
@@ -33,6 +33,16 @@ void AddRows(const Table& table, const Owner& owner, std::vector<Setting>* setti
         {std::string(name), text,
          std::find(std::begin(kNoNumbers), std::end(kNoNumbers), name) == std::end(kNoNumbers)});
   });
+}
+
+// Of all replicas: "64", or "32@0,64@1000".
+std::string SequencesOfSteps(const Program& program) {
+  const int64_t each = int64_t{program.replicas} * program.job->micro_batch_size;
+  if (!program.ramp.given()) return fmt::format("{}", each * program.microbatches);
+  std::string text;
+  for (const auto& [microbatches, from] : program.ramp.stretches)
+    text += fmt::format("{}{}@{}", text.empty() ? "" : ",", each * microbatches, from);
+  return text;
 }
 
 }  // namespace
@@ -52,8 +62,7 @@ std::vector<Setting> OptionSettings(const RunOptions& options) {
 std::vector<Setting> PlanSettings(const Program& program) {
   const Job& job = *program.job;
   std::vector<Setting> settings = {
-      {"sequences a step",
-       fmt::format("{}", int64_t{program.replicas} * program.microbatches * job.micro_batch_size)},
+      {"sequences a step", SequencesOfSteps(program)},
       {"copies of the weights in a replica", fmt::format("{}", program.pipes.size())},
       {"older versions of the weights", program.MakesVersions() ? program.scheme : "no"},
   };

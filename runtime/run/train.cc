@@ -241,6 +241,7 @@ class Supervisor {
                                  {.program = &program_,
                                   .place = place,
                                   .peers = peers,
+                                  .batches = &inputs_->batches(),
                                   .steps_before = inputs_->steps_before(),
                                   .steps = inputs_->optimizer().steps - inputs_->steps_before(),
                                   .records = &records_[options_.transport == nullptr ? rank : 0]});

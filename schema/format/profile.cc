@@ -124,7 +124,7 @@ void AddPosts(const Program& program, std::span<const Event> events, int32_t fir
   for (const Event& event : events) {
     if (event.step < first) continue;
     auto& body = bodies[{event.rank, event.step}];
-    body.resize(program.lists[event.device].body.size());
+    body.resize(ListOf(program, event).size());
     body[event.index] = &event;
   }
   // By step, replica and peer, and value.
@@ -139,7 +139,7 @@ void AddPosts(const Program& program, std::span<const Event> events, int32_t fir
     std::vector<int> sends;  // their stages, since the last one of the compute lane
     for (const Event* event : body) {
       if (event == nullptr) continue;
-      const Instruction& i = program.lists[event->device].body[event->index];
+      const Instruction& i = InstructionOf(program, *event);
       if (Info(i.op).lane == Lane::kSend && last != nullptr) {
         sends.push_back(i.stage);
         sent[message_of(*event, KindOfMessage(i.op), i)] = last->start + last->duration;
@@ -153,7 +153,7 @@ void AddPosts(const Program& program, std::span<const Event> events, int32_t fir
     }
   }
   for (const Event& event : events) {
-    const Instruction& i = program.lists[event.device].body[event.index];
+    const Instruction& i = InstructionOf(program, event);
     if (event.step < first || i.op != Op::kWait || i.sent) continue;
     const auto found = sent.find(message_of(event, i.value, i));
     if (found != sent.end() && event.start < found->second)
@@ -182,7 +182,7 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
   std::map<std::tuple<int, int, int>, double> reductions;
   for (const Event& event : events) {
     if (event.step < first) continue;
-    const Instruction& i = program.lists[event.device].body[event.index];
+    const Instruction& i = InstructionOf(program, event);
     const auto kind = KindOf(i.op);
     if (!kind || i.stage < 0) continue;
     if (*kind == Measured::kReduce) {

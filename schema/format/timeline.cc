@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "schema/base/json.h"
+#include "schema/routines.h"
 #include "schema/text.h"
 #include "schema/topology.h"
 
@@ -66,7 +67,13 @@ Result<Event> ReadEvent(const Program& program, const nlohmann::json& json) {
   const auto args = json.find("args");
   if (args == json.end()) return Status::Invalid("args is missing");
   PP_RETURN_IF_ERROR(whole(*args, "step", INT32_MAX, &event.step));
-  const auto& list = program.lists[event.device].body;
+  if (const auto routine = args->find("routine"); routine != args->end()) {
+    event.routine = routine->is_string() ? FindRoutine(program, routine->get<std::string>()) : -1;
+    if (event.routine < 0)
+      return Status::Invalid(
+          fmt::format("args: routine {} (one of the plan's)", Shown(routine->dump())));
+  }
+  const auto& list = ListOf(program, event);
   PP_RETURN_IF_ERROR(
       whole(*args, "index", static_cast<double>(list.size()) - 1, &event.index).In("args"));
   const std::string expected = ToText(list[event.index]);
@@ -85,7 +92,18 @@ Result<Event> ReadEvent(const Program& program, const nlohmann::json& json) {
   return event;
 }
 
+std::string RoutineText(const Program& program, const Event& event) {
+  return event.routine < 0
+             ? ""
+             : fmt::format(R"(,"routine":"{}")", program.routines[event.routine].name);
+}
+
 }  // namespace
+
+const std::vector<Instruction>& ListOf(const Program& program, const Event& event) {
+  const DeviceList& list = program.lists[event.device];
+  return event.routine < 0 ? list.body : list.routines[event.routine];
+}
 
 LaneName LaneOf(const Instruction& instruction) {
   switch (Info(instruction.op).lane) {
@@ -109,19 +127,19 @@ Status WriteChromeTrace(const Program& program, std::span<const Event> events,
   append("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
   Names names;
   for (const Event& event : events) {
-    const LaneName lane = LaneOf(program.lists[event.device].body[event.index]);
+    const LaneName lane = LaneOf(InstructionOf(program, event));
     names.try_emplace({event.rank, lane.id}, lane.name);
   }
   AppendNames(names, &out);
   bool first = true;
   for (const Event& event : events) {
-    const Instruction& instruction = program.lists[event.device].body[event.index];
+    const Instruction& instruction = InstructionOf(program, event);
     fmt::format_to(std::back_inserter(out),
                    R"({}{{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{:.3f},)"
-                   R"("dur":{:.3f},"args":{{"step":{},"index":{}}}}})",
+                   R"("dur":{:.3f},"args":{{"step":{},"index":{}{}}}}})",
                    first ? "" : ",\n", ToText(instruction), Info(instruction.op).text, event.rank,
                    LaneOf(instruction).id, event.start * 1e6, event.duration * 1e6, event.step,
-                   event.index);
+                   event.index, RoutineText(program, event));
     first = false;
     if (out.size() < kPiece) continue;
     PP_RETURN_IF_ERROR(write(std::string_view(out.data(), out.size())));

@@ -15,15 +15,21 @@
 
 namespace pp {
 
-// One execution of an instruction of a body.
+// One execution of an instruction.
 struct Event {
   int32_t rank = 0;
   int32_t device = 0;
-  int32_t index = 0;    // in the device's body
-  int32_t step = 1;     // counts from 1
-  double start = 0;     // seconds
-  double duration = 0;  // seconds
+  int32_t routine = -1;  // of Program::routines; -1: of a body
+  int32_t index = 0;     // in the device's list
+  int32_t step = 1;      // counts from 1
+  double start = 0;      // seconds
+  double duration = 0;   // seconds
 };
+
+const std::vector<Instruction>& ListOf(const Program& program, const Event& event);
+inline const Instruction& InstructionOf(const Program& program, const Event& event) {
+  return ListOf(program, event)[event.index];
+}
 
 // The lane that an instruction runs in: compute first, then reductions, then each peer's
 // two directions.
@@ -34,11 +40,11 @@ struct LaneName {
 LaneName LaneOf(const Instruction& instruction);
 
 // Chrome's trace format, which Perfetto opens: pid = rank, tid = lane, one complete event per
-// instruction with its text as name, and its step and index as arguments. The lane of a message is
-// its direction and peer.
+// instruction with its text as name, and its step and index as arguments, and its routine, where it
+// is not of a body. The lane of a message is its direction and peer.
 //
 // Calls write(piece) with one piece of the text after the other, until a call fails.
-// REQUIRES: the events come from bodies of `program`.
+// REQUIRES: the events come from lists of `program`.
 Status WriteChromeTrace(const Program& program, std::span<const Event> events,
                         const std::function<Status(std::string_view)>& write);
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "schema/base/status.h"
+#include "schema/model/batch_ramp.h"
 #include "schema/model/costs.h"
 #include "schema/model/lora.h"
 #include "schema/model/operators.h"
@@ -79,6 +80,8 @@ Status Read(const Attribute<Owner, T>& row, std::string_view text, Value* value)
     return ReadKinds(text, row.names, value);
   } else if constexpr (std::is_same_v<Value, Lora>) {
     return ReadLora(text, value);
+  } else if constexpr (std::is_same_v<Value, BatchRamp>) {
+    return ReadBatchRamp(text, value);
   } else if constexpr (std::is_same_v<Value, std::optional<CostModel>>) {
     value->reset();
     if (text.empty()) return {};
@@ -106,7 +109,7 @@ std::string TextOf(const Attribute<Owner, T>& row, const T& value) {
     return value;
   } else if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
     return TextOf(value, row.names);
-  } else if constexpr (std::is_same_v<T, Lora>) {
+  } else if constexpr (std::is_same_v<T, Lora> || std::is_same_v<T, BatchRamp>) {
     return TextOf(value);
   } else if constexpr (std::is_same_v<T, std::optional<CostModel>>) {
     return value ? ToText(*value) : std::string();

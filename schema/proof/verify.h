@@ -19,7 +19,8 @@
 // next. The next one may begin earlier on some of them, but that changes nothing: whether an
 // instruction may start depends on what is over, never on who was first (as in a Kahn network), and
 // the bytes that it writes are free for it (body_walk.h). For the same reason any routine may
-// follow any other, once a device is done with the one before.
+// follow any other where a rank begins it when it is done with the one before: then its memory is
+// free, and what it waits for comes from ranks that wait for nothing of its own in between.
 //
 // The first thing that is wrong is reported.
 #pragma once

@@ -7,6 +7,7 @@
 #include <limits>
 #include <sstream>
 
+#include "schema/routines.h"
 #include "schema/sections.h"
 #include "tests/sample_program.h"
 
@@ -174,6 +175,9 @@ void MutateAttribute(Random& random, const Table& table, Owner* owner) {
         PP_CHECK(
             ReadLora(fmt::format("r={},alpha=2,{}", 1 + random.Below(4), target), &value).ok());
       }
+    } else if constexpr (std::is_same_v<T, BatchRamp>) {
+      value.stretches.clear();
+      if (!random.OneIn(4)) value.stretches = {{1 + random.Below(3), 0}, {1 + random.Below(3), 1}};
     } else if constexpr (std::is_same_v<T, std::optional<CostModel>>) {
       if (value && random.OneIn(4)) return value.reset();
       if (!value) value.emplace();
@@ -218,12 +222,38 @@ void MutateJob(Random& random, Program* program) {
   }
 }
 
+// One more, one less, or another name or size of one.
+void MutateRoutine(Random& random, Program* program) {
+  if (program->routines.empty() || random.OneIn(4)) {
+    Routine routine = EvaluationLike(*program);
+    if (random.OneIn(2)) routine.name = StepRoutine(routine.microbatches = 1 + random.Below(3));
+    std::vector<std::vector<Instruction>> lists;
+    for (const DeviceList& list : program->lists) lists.push_back(list.body);
+    return AddRoutine(std::move(routine), std::move(lists), program);
+  }
+  Routine& routine = OneOf(random, program->routines);
+  switch (random.Below(4)) {
+    case 0:
+      return DropRoutine(std::string(routine.name), program);
+    case 1:
+      routine.name += static_cast<char>(random.Below(256));
+      return;
+    case 2:
+      routine.microbatches = Other(random, routine.microbatches);
+      return;
+    default:
+      if (!routine.pipe_of.empty()) routine.pipe_of.pop_back();
+  }
+}
+
 // Sizes and placement.
 void MutateShape(Random& random, Program* program) {
   const auto resize = [&](std::vector<int32_t>& numbers) {
     numbers.resize(random.Below(numbers.size() + 3), 0);
   };
-  switch (random.Below(11)) {
+  switch (random.Below(12)) {
+    case 8:
+      return MutateRoutine(random, program);
     case 0:
       program->scheme += static_cast<char>(random.Below(256));
       return;
@@ -251,7 +281,7 @@ void MutateShape(Random& random, Program* program) {
       program->stages = Next(program->stages);
       return;
     case 6:
-      program->lists.emplace_back();
+      program->lists.emplace_back().routines.resize(program->routines.size());
       program->devices = Next(program->devices);
       return;
     case 7:
@@ -295,6 +325,14 @@ Program AnyProgram(Random& random) {
     args.one_f_one_b = args.p2p == P2p::kAsync && args.pipes == 1 && random.OneIn(2);
   }
   Program program = SampleProgram(args);
+  if (args.microbatches > 1 && args.pipes == 1 && random.OneIn(3)) {
+    args.microbatches = 1;
+    std::vector<std::vector<Instruction>> lists;
+    for (DeviceList& list : SampleProgram(args).lists) lists.push_back(std::move(list.body));
+    AddRoutine({StepRoutine(1), 1, {0}}, std::move(lists), &program);
+    program.ramp = {{{1, 0}, {program.microbatches, 1}}};
+    GiveMemory(&program);
+  }
   if (random.OneIn(3)) program.rank_order = RankOrder::kTpDpPp;
   return program;
 }

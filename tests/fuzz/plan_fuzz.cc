@@ -90,6 +90,16 @@ const std::vector<pp::Program>& Seeds() {
              .replicas = 2,
              .zero = 1,
              .job = {.model = llama, .tp = 2, .sequence_parallel = true, .lora = all}},
+             {.scheme = "1f1b",
+             .shape = {2, 0},
+             .ramp = {{{1, 0}, {2, 1}}},
+             .job = {.model = tied}},
+             {.scheme = "zb-h1",
+             .shape = {2, 0},
+             .replicas = 2,
+             .zero = 1,
+             .ramp = {{{2, 0}, {1, 1}}},
+             .job = {.model = untied}},
              {.scheme = "pipedream", .shape = {2, 2}, .job = {.model = untied}},
              {.scheme = "pipedream-2bw",
              .shape = {2, 2},
@@ -126,7 +136,7 @@ std::byte* Nowhere() {
   return static_cast<std::byte*>(pages);
 }
 
-void BindAll(const pp::Program& program) {
+void BindOne(const pp::Program& program) {
   const pp::Topology topology = pp::TopologyOf(program);
   for (int d = 0; d < program.devices; ++d) {
     pp::ExactDevice memory(Nowhere());
@@ -141,6 +151,11 @@ void BindAll(const pp::Program& program) {
     for (int rank = 0; rank < topology.ranks(); ++rank)
       if (topology.PlaceOf(rank).device == d) pp::CheckCollectives(program, topology, rank, memory);
   }
+}
+
+void BindAll(const pp::Program& program) {
+  BindOne(program);
+  for (size_t r = 0; r < program.routines.size(); ++r) BindOne(pp::RoutineOf(program, r));
   ++Count().bound;
 }
 
@@ -161,7 +176,7 @@ void Train(const pp::Program& program) {
   pp::TrainOptions options;
   options.data = {DataFile()};
   options.bytes = true;
-  options.optimizer.steps = program.overlaps ? 2 : 1;
+  options.optimizer.steps = program.overlaps || program.ramp.given() ? 2 : 1;
   if (!program.clip || program.MakesVersions()) options.optimizer.grad_clip = 0;
   if (pp::HasEvaluation(program)) {
     options.val_data = options.data;

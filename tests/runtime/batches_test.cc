@@ -180,7 +180,7 @@ TEST_CASE("every target of the file counts once in a pass, whatever the batches"
         args.epochs = 3;
         CHECK(in_order(args, Batches(args).Steps()) == passes);
         args.epochs = 0;
-        const int64_t each = Batches(args).PerStep();
+        const int64_t each = Batches(args).PerStep(1);
         const std::vector<int> steps = in_order(args, (3 * sequences + each - 1) / each);
         REQUIRE(steps.size() >= passes.size());
         CHECK(std::equal(passes.begin(), passes.end(), steps.begin()));
@@ -217,6 +217,65 @@ TEST_CASE("a training goes on at its position, with these batches or with others
         if (micros == others && epochs > 0) CHECK(stop + rest == steps);
       }
     }
+}
+
+// Step by step, as the head of batches.h says it.
+TEST_CASE("steps of several sizes, and the smallest that holds the rest of an epoch") {
+  const Dataset data = MakeData(37);
+  const BatchRamp ramp{{{2, 0}, {5, 3}, {1, 4}, {3, 11}}};
+  const std::vector<int32_t> sizes{1, 2, 3, 5};
+  for (const int replicas : {1, 2})
+    for (const int size : {1, 3})
+      for (const int64_t epochs : {0, 2})
+        for (const int64_t before : {0, 1, 3, 4, 20}) {
+          INFO(replicas << " replicas, " << size << " sequences, " << epochs << " epochs, after "
+                        << before);
+          const Batches::Args args{.dataset = &data,
+                                   .replicas = replicas,
+                                   .microbatches = 5,
+                                   .micro_batch_size = size,
+                                   .sequence_length = kLength,
+                                   .ramp = ramp,
+                                   .sizes = sizes,
+                                   .steps_before = before,
+                                   .epochs = epochs,
+                                   .from = {0, 7},
+                                   .sequences_before = 100};
+          const Batches batches(args);
+          int64_t pass = 0, sequence = 7, counted = 100, step = 1;
+          for (; epochs > 0 ? pass < epochs : step <= 30; ++step) {
+            int micros = 0;
+            for (const auto& stretch : ramp.stretches)
+              if (before + step > stretch.from) micros = stretch.microbatches;
+            const int whole = micros;
+            if (epochs > 0)
+              for (const int32_t smaller : {3, 2, 1})
+                if (smaller < micros && replicas * smaller * size >= 37 - sequence)
+                  micros = smaller;
+            REQUIRE(batches.Microbatches(step) == micros);
+            CHECK(batches.Before(step).pass == pass);
+            CHECK(batches.Before(step).sequence == sequence);
+            CHECK(batches.CountedBefore(step) == counted);
+            for (int r = 0; r < replicas; ++r)
+              for (int m = 0; m < micros; ++m) {
+                const int64_t first = (r * micros + m) * size;
+                CHECK(batches.FirstSequence(step, r, m) == counted + first);
+                const Sequences read = Read(batches, args, step, r, m);
+                for (int b = 0; b < size; ++b) {
+                  const int64_t n = sequence + first + b;
+                  CHECK(read.targets[b] == (epochs > 0 && n >= 37
+                                                ? std::vector<int32_t>(kLength, -1)
+                                                : Sequence(n % 37, 1)));
+                }
+              }
+            counted += replicas * whole * size;
+            sequence += replicas * micros * size;
+            if (sequence < 37) continue;
+            pass += epochs > 0 ? 1 : sequence / 37;
+            sequence = epochs > 0 ? 0 : sequence % 37;
+          }
+          if (epochs > 0) CHECK(batches.Steps() == step - 1);
+        }
 }
 
 }  // namespace pp

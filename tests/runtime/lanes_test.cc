@@ -242,7 +242,7 @@ TEST_CASE("messages of a stream are submitted ahead, and the queues wait for eac
   f.values = {-1, 0, 1};
   for (int index : {1, 2}) f.bound.waits_for[index] = {0, 0};
   StreamTransport transport;
-  Recorder recorder(1, 1);
+  Recorder recorder(1, 1, -1);
   recorder.Reserve(2, 3, 2);
   f.Make(&recorder, &transport);
   f.lanes->Begin({1});
@@ -343,7 +343,7 @@ TEST_CASE("nobody is awaited when the run stops") {
 
 TEST_CASE("messages are recorded with the step that they belong to") {
   Fixture f({Message(Op::kRecvAct, 1), Message(Op::kRecvAct, 0)}, true);
-  Recorder recorder(1, 1);
+  Recorder recorder(1, 1, -1);
   recorder.Reserve(2, 2, 3);
   f.Make(&recorder);
   f.lanes->Begin({1, BodyPart::kAhead});

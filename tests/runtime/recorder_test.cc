@@ -26,7 +26,7 @@ std::vector<Event> EventsOf(const Recorder& recorder) {
 }
 
 TEST_CASE("events know their rank, and their times stay where they are") {
-  Recorder recorder(3, 1);
+  Recorder recorder(3, 1, -1);
   recorder.Reserve(2, 5, 4);
   Recorder::Times* first = recorder.Add(0, 1);
   recorder.Add(4, 1, {2, 2.25});
@@ -49,17 +49,17 @@ TEST_CASE("events know their rank, and their times stay where they are") {
 }
 
 TEST_CASE("a long run keeps its first whole steps") {
-  Recorder recorder(0, 0);
+  Recorder recorder(0, 0, -1);
   recorder.Reserve(1, Recorder::kMaxEvents / 3, 100);  // 3 steps fit
   for (int64_t step = 1; step <= 100; ++step) recorder.Add(0, step, {0, 1});
   REQUIRE(EventsOf(recorder).size() == 3);
   CHECK(EventsOf(recorder).back().step == 3);
   CHECK(recorder.Add(0, 4) == nullptr);
-  Recorder huge(0, 0);
+  Recorder huge(0, 0, -1);
   huge.Reserve(1, 2 * Recorder::kMaxEvents, 100);  // a step is kept whatever its size
   for (int64_t step = 1; step <= 100; ++step) huge.Add(0, step, {0, 1});
   CHECK(EventsOf(huge).size() == 1);
-  Recorder empty(0, 0);
+  Recorder empty(0, 0, -1);
   empty.Reserve(0, 0, 7);
   CHECK(EventsOf(empty).empty());
 }

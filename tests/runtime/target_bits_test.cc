@@ -106,7 +106,7 @@ void CheckSequences(const Batches& batches, const Batches::Args& args, const Dat
 // All that batches say of their steps; returns how many are empty.
 int64_t Check(const Batches::Args& args, const Data& data, int64_t steps) {
   const Batches batches(args), others(args);
-  const Plan plan = PlanOf(args, batches.PerStep(), steps);
+  const Plan plan = PlanOf(args, batches.PerStep(1), steps);
   std::vector<int64_t> empty_before;
   int64_t empty = 0;
   for (int64_t step = 1; step <= steps; ++step) {
@@ -153,7 +153,7 @@ TEST_CASE("steps have the targets that count, by steps and by epochs, in order a
                                  .sequence_length = kLength,
                                  .epochs = epochs,
                                  .shuffle = shuffle};
-        const int64_t each = Batches(args).PerStep();
+        const int64_t each = Batches(args).PerStep(1);
         INFO(each << " sequences a step, " << epochs << " epochs" << (shuffle ? ", shuffled" : ""));
         const int64_t steps = epochs > 0 ? Batches(args).Steps() : 3 * 125 / each + 2;
         if (epochs > 0) CHECK(steps == 3 * ((125 + each - 1) / each));
@@ -206,7 +206,7 @@ TEST_CASE("the order is the same for every layout") {
                              .shuffle = 4};
     const Batches batches(args);
     std::vector<int32_t> firsts, inputs(size * kLength);
-    for (int64_t step = 1; step <= 288 / batches.PerStep(); ++step)
+    for (int64_t step = 1; step <= 288 / batches.PerStep(1); ++step)
       for (int r = 0; r < replicas; ++r)
         for (int m = 0; m < micros; ++m) {
           REQUIRE(batches.Inputs(step, r, m, inputs.data()).ok());

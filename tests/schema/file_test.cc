@@ -63,12 +63,15 @@ Program Everything() {
   }
   program.overlaps = true;
   pp::AddRoutine(
-      {"step-3", 3, {0, 1, 0}},
+      {"evaluation", 3, {0, 1, 0}},
       {{}, {{.op = pp::Op::kEvaluate, .stage = 0, .micro = 2, .offset = {1, 2, 3}}}, {}, {}},
       &program);
-  pp::AddRoutine(pp::EvaluationLike(program),
-                 {{}, {{.op = pp::Op::kEvaluate, .stage = 0, .micro = 1}}, {}, {}}, &program);
   return program;
+}
+
+// Of a device whose lists were not asked for.
+pp::DeviceList Unread(const Program& program) {
+  return {.body = {}, .routines = std::vector<std::vector<Instruction>>(program.routines.size())};
 }
 
 // What Decode says about a modified sample program.
@@ -169,7 +172,7 @@ TEST_CASE("one device's lists") {
     const auto one = pp::LoadDevice(folder / "x.plan", d);
     REQUIRE(one.status().message() == "");
     CHECK(one->lists[d] == program.lists[d]);
-    CHECK(one->lists[1 - d] == pp::DeviceList());
+    CHECK(one->lists[1 - d] == Unread(program));
     CHECK(one->pipes == program.pipes);
   }
   CHECK(pp::LoadDevice(folder / "x.plan", 2).status().message() ==
@@ -192,7 +195,7 @@ TEST_CASE("a rank's list, however ranks are numbered") {
       const auto one = pp::LoadRank(folder / "x.plan", rank);
       REQUIRE(one.status().message() == "");
       CHECK(one->lists[devices[rank]] == program.lists[devices[rank]]);
-      CHECK(one->lists[1 - devices[rank]] == pp::DeviceList());
+      CHECK(one->lists[1 - devices[rank]] == Unread(program));
     }
     CHECK(pp::LoadRank(folder / "x.plan", 12).ok());  // whoever starts that many says so
   }
@@ -258,10 +261,10 @@ TEST_CASE("older and newer files") {
   const std::string bytes = Unsealed(Everything());
   CHECK(pp::plan::GetPlan(bytes.data())->tied() == nullptr);
 
-  CHECK(HandError({.format = 6}) ==
-        "x.plan: written by a newer pipec (format 6; this one reads 5)");
+  CHECK(HandError({.format = 7}) ==
+        "x.plan: written by a newer pipec (format 7; this one reads 6)");
   CHECK(HandError({.format = 2}) ==
-        "x.plan: written by an older pipec (format 2; this one reads 3 to 5: compile it again)");
+        "x.plan: written by an older pipec (format 2; this one reads 3 to 6: compile it again)");
 }
 
 TEST_CASE("a model's plan of format 3 gets the region that came with format 4") {
@@ -292,6 +295,19 @@ TEST_CASE("a plan of format 4 whose steps overlap") {
     CHECK(part->overlaps);
     CHECK(part->lists[device] == loaded->lists[device]);
   }
+}
+
+// Its evaluation has a field of its own there.
+TEST_CASE("a plan of format 5 with an evaluation") {
+  const auto loaded = pp::Load("tests/schema/chimera_format5.plan");
+  REQUIRE(loaded.status().message() == "");
+  REQUIRE(loaded->routines == std::vector{pp::EvaluationLike(*loaded)});
+  CHECK(loaded->lists[1].routines[0].size() > 4);
+  CHECK(pp::Verify(*loaded, pp::Depth::kLists).message() == "");
+  CHECK(*pp::DecodeUnsealed(Unsealed(*loaded), "x.plan") == *loaded);
+  const auto part = pp::LoadDevice("tests/schema/chimera_format5.plan", 1);
+  REQUIRE(part.ok());
+  CHECK(part->lists[1] == loaded->lists[1]);
 }
 
 TEST_CASE("FlatBuffers that pipec does not write") {
