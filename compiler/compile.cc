@@ -56,6 +56,10 @@ Status AddJob(const CompileOptions& options, Program& program) {
     return given ? Status::Invalid(fmt::format("{}: needs --model", given)) : Status();
   }
   const ModelConfig& model = job.model;
+  if (job.shapes.given()) {
+    job.micro_batch_size = job.shapes.largest().sequences;
+    job.sequence_length = job.shapes.largest().tokens;
+  }
   if (job.sequence_length == 0) job.sequence_length = model.max_positions;
   job.lora = WithTargets(job);
   if (options.balance_layers) {
@@ -72,6 +76,7 @@ Status AddJob(const CompileOptions& options, Program& program) {
   }
   PP_RETURN_IF_ERROR(CheckJob(job));
   program.job = job;
+  program.shape_of = job.shapes.ByMicrobatch();
   return {};
 }
 
@@ -334,6 +339,8 @@ Status CheckLimit(const MemoryLimit& limit, const Program& program) {
 Result<Program> Compile(const CompileOptions& options, const PassObserver& observer) {
   Shape shape = options.shape;
   if (options.ramp.given()) shape.microbatches = options.ramp.Most();
+  if (options.job.shapes.given())
+    shape.microbatches = static_cast<int>(options.job.shapes.microbatches());
   Program program;
   PP_RETURN_IF_ERROR(Timed(observer, "scheme", program, [&]() -> Status {
     auto built = BuildSchedule(options.scheme, shape);
@@ -348,6 +355,7 @@ Result<Program> Compile(const CompileOptions& options, const PassObserver& obser
     PP_RETURN_IF_ERROR(AddTied(options, program));
     PP_RETURN_IF_ERROR(AddCosts(options, program));
     CopyAttributes(options, &program);
+    PP_RETURN_IF_ERROR(CheckShapes(program));
     return AddClip(options, program);
   }));
   auto prepared = Prepare(options, program);

@@ -21,20 +21,24 @@ namespace pp {
 namespace {
 
 // An input is kept until its backward is over, beside what was computed again from it.
-void AddPeaks(const std::vector<Instruction>& list, const CostModel& costs, DevicePrediction* to) {
+void AddPeaks(const Program& program, const std::vector<Instruction>& list, const CostModel& costs,
+              DevicePrediction* to) {
+  std::vector<double> sizes;  // by shape
+  for (int shape = 0; shape < program.shapes(); ++shape) sizes.push_back(program.SizeOf(shape));
   std::set<std::pair<int32_t, int32_t>> kept;  // stages and micro-batches
-  int alive = 0, peak = 0;
-  double inputs = 0;
+  double alive = 0, peak = 0, inputs = 0;
   for (const Instruction& i : list) {
-    if (i.op == Op::kForwardDrop && At(costs.in, i.stage) > 0) {
+    const double size = sizes[program.ShapeOf(i.micro)];
+    const double input = i.stage < 0 ? 0 : At(costs.in, i.stage) * size;
+    if (i.op == Op::kForwardDrop && input > 0) {
       kept.insert({i.stage, i.micro});
-      inputs += At(costs.in, i.stage);
+      inputs += input;
     }
     const int change = ActivationChange(i.op);
-    alive += change;
+    alive += change * size;
     peak = std::max(peak, alive);
     to->peak_with_inputs = std::max(to->peak_with_inputs, alive * to->share + inputs);
-    if (change < 0 && kept.erase({i.stage, i.micro}) > 0) inputs -= At(costs.in, i.stage);
+    if (change < 0 && kept.erase({i.stage, i.micro}) > 0) inputs -= input;
   }
   to->peak_activations = peak * to->share;
 }
@@ -59,7 +63,7 @@ std::vector<DevicePrediction> PeaksOf(const Program& unrolled, const CostModel& 
   for (int d = 0; d < unrolled.devices; ++d) {
     if (const auto held = placement.On(d); !held.empty())
       devices[d].share = shares[held.front().stage];
-    AddPeaks(unrolled.lists[d].body, costs, &devices[d]);
+    AddPeaks(unrolled, unrolled.lists[d].body, costs, &devices[d]);
     if (unrolled.job) devices[d].peak_bytes = unrolled.lists[d].arena_bytes;
     if (alive) devices[d].peak_bytes = alive->MostOn(d).sum;
   }

@@ -226,6 +226,19 @@ Status CheckRamp(const Program& program) {
   return {};
 }
 
+Status CheckShapes(const Program& program) {
+  if (!program.job || !program.job->shapes.given()) return {};
+  const Shapes& shapes = program.job->shapes;
+  if (program.overlaps)
+    return Wrong("--shapes: '{}', but steps overlap (where they do not)", TextOf(shapes));
+  if (program.ramp.given())
+    return Wrong("--shapes: '{}' beside --batch-ramp (one of the two)", TextOf(shapes));
+  if (shapes.microbatches() != program.microbatches)
+    return Wrong("--shapes: '{}' has {} micro-batches (the plan's {})", TextOf(shapes),
+                 shapes.microbatches(), program.microbatches);
+  return {};
+}
+
 namespace {
 
 Status CheckHead(const Program& p) {
@@ -236,7 +249,7 @@ Status CheckHead(const Program& p) {
   PP_RETURN_IF_ERROR(CheckCount("devices", p.devices));
   PP_RETURN_IF_ERROR(CheckCount("stages", p.stages));
   PP_RETURN_IF_ERROR(CheckCount("micro-batches", p.microbatches));
-  if (p.costs) PP_RETURN_IF_ERROR(CheckCosts(*p.costs, p.stages).In("costs"));
+  if (p.costs) PP_RETURN_IF_ERROR(CheckCosts(*p.costs, p.stages, p.shapes()).In("costs"));
   if (p.lists.size() != static_cast<size_t>(p.devices)) {
     return Wrong("{} lists for {} devices (one per device)", p.lists.size(), p.devices);
   }
@@ -255,6 +268,7 @@ Status CheckHead(const Program& p) {
     PP_RETURN_IF_ERROR(CheckPipeOf(p, p.routines[r]).In(fmt::format("routine {}", r)));
   }
   PP_RETURN_IF_ERROR(CheckRamp(p));
+  PP_RETURN_IF_ERROR(CheckShapes(p));
   if (!p.job) return {};
   PP_RETURN_IF_ERROR(
       CheckNumbers("layers_per_stage", p.job->layers_per_stage, p.stages, size_t{INT32_MAX} + 1));

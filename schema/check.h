@@ -25,6 +25,8 @@ Status CheckWord(const char* what, const std::string& word);
 // (routines.h), and none of them is.
 Status CheckRoutine(const Program& program, const Routine& routine,
                     std::span<const Routine> others);
+// That the shapes are those of all its micro-batches.
+Status CheckShapes(const Program& program);
 // That the program has the steps of its ramp.
 Status CheckRamp(const Program& program);
 // That its micro-batches are on pipes that exist.

@@ -461,7 +461,8 @@ class Parser {
       return WrongAt(LineOf(status.message().substr(0, status.message().find(':'))),
                      status.message());
     program_.job = job_;
-    return {};
+    program_.shape_of = job_.shapes.ByMicrobatch();
+    return job_.shapes.given() ? InLine(LineOf("--shapes"), CheckShapes(program_)) : Status();
   }
   // Of what an option would say; where no line does, of the model.
   int LineOf(const std::string& option) const {

@@ -11,6 +11,7 @@ Program Program::Head() const {
                .microbatches = microbatches,
                .pipes = pipes,
                .pipe_of = pipe_of,
+               .shape_of = shape_of,
                .overlaps = overlaps,
                .job = job,
                .evaluates = evaluates,
@@ -18,6 +19,11 @@ Program Program::Head() const {
   ForEachRow(kProgramAttributes<Program>,
              [&](const auto& row) { head.*row.member = this->*row.member; });
   return head;
+}
+
+double Program::SizeOf(int shape) const {
+  if (shape_of.empty()) return 1;
+  return static_cast<double>(job->OfShape(shape).tokens()) / static_cast<double>(job->tokens());
 }
 
 bool Program::MakesVersions() const {

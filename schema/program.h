@@ -88,7 +88,8 @@ struct Program {
   int32_t stages = 0;
   int32_t microbatches = 0;
   std::vector<Pipe> pipes;
-  std::vector<int32_t> pipe_of;  // micro-batch -> pipe
+  std::vector<int32_t> pipe_of;   // micro-batch -> pipe
+  std::vector<int32_t> shape_of;  // micro-batch -> shape of the job's; empty: there is one
   // K steps are K bodies. If steps overlap, micro-batches from M on are those of the next step
   // (sections.h).
   bool overlaps = false;
@@ -110,6 +111,13 @@ struct Program {
   Program Head() const;
   // Whether STEPs make versions of the weights (PipeDream). There is no norm then.
   bool MakesVersions() const;
+  // Of a micro-batch, also of another step; of what belongs to none it does not matter.
+  int ShapeOf(int micro) const {
+    return micro < 0 || shape_of.empty() ? 0 : shape_of[micro % shape_of.size()];
+  }
+  int shapes() const { return job ? job->shapes.count() : 1; }
+  // The tokens of a micro-batch of that shape, in those of the job's own.
+  double SizeOf(int shape) const;
   // The device that runs `stage` for a micro-batch.
   int32_t DeviceOf(int stage, int micro) const { return pipes[pipe_of[micro]].device_of[stage]; }
   // The devices that make and use an act or a grad, perhaps the same. act(s,m) goes from stage s to

@@ -34,6 +34,7 @@ Program RoutineOf(const Program& program, size_t index) {
   one.overlaps = false;
   one.microbatches = routine.microbatches;
   one.pipe_of = routine.pipe_of;
+  one.shape_of.resize(std::min(one.shape_of.size(), one.pipe_of.size()));
   one.evaluates = Evaluates(routine);
   one.beside = true;
   for (const DeviceList& list : program.lists)
@@ -51,6 +52,7 @@ Program RoutineOf(const Program& program, std::string_view name) {
 Program FirstMicroBatch(Program routine) {
   routine.microbatches = 1;
   routine.pipe_of.resize(1);
+  routine.shape_of.resize(std::min<size_t>(routine.shape_of.size(), 1));
   for (DeviceList& list : routine.lists)
     std::erase_if(list.body, [](const Instruction& i) { return i.micro > 0; });
   return routine;

@@ -35,7 +35,9 @@ Program UnrollHead(const Program& program, int bodies) {
   const int steps = program.overlaps ? bodies + 1 : bodies;
   head.microbatches = program.microbatches * steps;
   for (int step = 1; step < steps; ++step)
-    head.pipe_of.insert(head.pipe_of.end(), program.pipe_of.begin(), program.pipe_of.end());
+    for (auto [all, of_a_step] :
+         {std::pair(&head.pipe_of, &program.pipe_of), {&head.shape_of, &program.shape_of}})
+      all->insert(all->end(), of_a_step->begin(), of_a_step->end());
   head.lists.resize(program.lists.size());
   return head;
 }

@@ -99,12 +99,12 @@ class CheckingExecutor : public StageExecutor {
   }
   void Fill(Kind kind, int stage, void* to, const StageCall& call) {
     const uint32_t mark = Mark(kind, stage, call);
-    for (int64_t i = 0; i < bytes_(kind, stage) / 4; ++i)
+    for (int64_t i = 0; i < bytes_({kind, stage, call.micro}) / 4; ++i)
       std::memcpy(static_cast<std::byte*>(to) + 4 * i, &mark, sizeof mark);
   }
   void Check(Kind kind, int stage, const void* from, const StageCall& call) {
     const uint32_t mark = Mark(kind, stage, call);
-    for (int64_t i = 0; i < bytes_(kind, stage) / 4; ++i) {
+    for (int64_t i = 0; i < bytes_({kind, stage, call.micro}) / 4; ++i) {
       uint32_t found = 0;
       std::memcpy(&found, static_cast<const std::byte*>(from) + 4 * i, sizeof found);
       if (found != mark) return Damaged(kind, stage, call);

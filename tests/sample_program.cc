@@ -180,8 +180,7 @@ class Memory {
         if (value.kind == Kind::kNone || value.micro < 0 ||
             Info(value.kind).kind_class != KindClass::kValue)
           continue;
-        for (const int64_t bytes :
-             {bytes_(value.kind, value.stage), bytes_.SecondPiece(i.op, value.kind, value.stage)})
+        for (const int64_t bytes : {bytes_(value), bytes_.SecondPiece(i.op, value)})
           if (bytes > 0) i.offset[slot++] = Take(bytes);
       }
     }

@@ -142,12 +142,20 @@ Status CompileAndSave(const Arguments& a, const CompileOptions& options) {
   return SavePlan(a, *program);
 }
 
-// A ramp says how many micro-batches there are.
+// What says how many micro-batches there are, and of what.
 Status CheckMicrobatches(const Arguments& a, const CompileOptions& options) {
-  if (options.ramp.given() == (a.shape.microbatches == 0)) return {};
-  return Status::Invalid(
-      options.ramp.given() ? "--microbatches: beside --batch-ramp, which sets them (one of the two)"
-                           : "--microbatches: is required (or --batch-ramp)");
+  const auto beside = [](const char* option, const char* other) {
+    return Status::Invalid(fmt::format("{}: beside {} (one of the two)", option, other));
+  };
+  const bool ramp = options.ramp.given(), shapes = options.job.shapes.given();
+  if (a.shape.microbatches == 0 && !ramp && !shapes)
+    return Status::Invalid("--microbatches: is required (or --batch-ramp, or --shapes)");
+  if (ramp && shapes) return beside("--batch-ramp", "--shapes");
+  if (a.shape.microbatches > 0 && (ramp || shapes))
+    return beside("--microbatches", ramp ? "--batch-ramp" : "--shapes");
+  for (const char* option : {"--seq-length", "--micro-batch-size"})
+    if (shapes && !a.attributes.at(option).empty()) return beside(option, "--shapes");
+  return {};
 }
 
 // pipec compile with the scheme and the stages of another trainer's layout.
@@ -181,7 +189,8 @@ Status CheckSource(const Arguments& a) {
   if (!a.plans.empty()) return wrong("--layout: and lists in a file (one of the two)");
   if (!a.import_format.empty()) return wrong("--format: is of lists (not with --layout)");
   if (a.model.empty()) return wrong("--layout: needs --model");
-  if (a.shape.microbatches == 0 && a.attributes.at("--batch-ramp").empty())
+  if (a.shape.microbatches == 0 && a.attributes.at("--batch-ramp").empty() &&
+      a.attributes.at("--shapes").empty())
     return wrong("--layout: needs --microbatches");
   if (!a.attributes.at("--layers-per-stage").empty())
     return wrong("--layers-per-stage: with --layout, which has the layers (one of the two)");

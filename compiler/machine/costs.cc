@@ -206,8 +206,8 @@ class Pricer {
 Layouts::Stage& Layouts::Of(const Job& job, int stage) {
   uint32_t keep = 0;
   for (const OperatorKind kind : job.keep) keep |= uint32_t{1} << static_cast<int>(kind);
-  const std::tuple key(job.tp, job.micro_batch_size, job.sequence_parallel, keep, stage == 0,
-                       stage + 1 == job.stages(), job.layers_per_stage[stage]);
+  const std::tuple key(job.tp, job.micro_batch_size, job.sequence_length, job.sequence_parallel,
+                       keep, stage == 0, stage + 1 == job.stages(), job.layers_per_stage[stage]);
   const auto [found, is_new] = known_.try_emplace(key);
   if (is_new) {
     found->second.layout = LayoutStage(job, stage);

@@ -30,17 +30,17 @@ class Layouts {
     std::optional<Times> alone;     // what a device takes
     std::map<int64_t, Times> sums;  // over the tensor-parallel peers: how many, of each width
   };
-  // REQUIRES: of all jobs, only tp, micro-batch size, sequence parallelism, what is kept and the
-  // split differ.
+  // REQUIRES: of all jobs, only tp, micro-batches, sequence parallelism, what is kept and the split
+  // differ.
   Stage& Of(const Job& job, int stage);
 
  private:
-  std::map<std::tuple<int, int, bool, uint32_t, bool, bool, int>, Stage> known_;
+  std::map<std::tuple<int, int, int, bool, uint32_t, bool, bool, int>, Stage> known_;
 };
 
-// In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job;
-// of all machines that `layouts` are asked for, only the links differ.
-// Error: the machine does not compute in the job's dtype.
+// In seconds. `program`: pipes, replicas and job; its lists do not matter. REQUIRES: it has a job,
+// whose micro-batches are all alike; of all machines that `layouts` are asked for, only the links
+// differ. Error: the machine does not compute in the job's dtype.
 Result<CostModel> CostsOn(const Machine& machine, const Program& program, Layouts* layouts);
 Result<CostModel> CostsOn(const Machine& machine, const Program& program);
 

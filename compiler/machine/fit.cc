@@ -239,7 +239,10 @@ Result<CostModel> CostsOn(const Profiles& profiles, const Program& program) {
   return costs;
 }
 
-Result<CostModel> CostsOn(const PriceSource& source, const Program& program) {
+namespace {
+
+// Of a program whose micro-batches are all alike.
+Result<CostModel> CostsOfOne(const PriceSource& source, const Program& program) {
   if (!source.stages && !program.job)
     return Status::Invalid(fmt::format(
         "{}: needs --model", source.machine ? "--machine, --device-flops" : "--costs: a profile"));
@@ -251,6 +254,22 @@ Result<CostModel> CostsOn(const PriceSource& source, const Program& program) {
       : program.job  ? Status::Invalid("costs of the stages of another model (without --model)")
                      : CostsOfStages(*source.stages, program);
   return costs.ok() ? costs : costs.status().In("--costs: " + source.names);
+}
+
+}  // namespace
+
+Result<CostModel> CostsOn(const PriceSource& source, const Program& program) {
+  if (program.shapes() == 1) return CostsOfOne(source, program);
+  std::vector<CostModel> shapes;
+  for (int shape = 0; shape < program.shapes(); ++shape) {
+    Program one = program.Head();
+    one.job = program.job->OfShape(shape);
+    one.shape_of.clear();
+    auto costs = CostsOfOne(source, one);
+    if (!costs.ok()) return costs;
+    shapes.push_back(std::move(*costs));
+  }
+  return OfShapes(shapes, program.stages);
 }
 
 }  // namespace pp

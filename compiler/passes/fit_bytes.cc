@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "compiler/passes/fit_memory.h"
@@ -24,6 +25,7 @@
 #include "compiler/search/ledger.h"
 #include "schema/base/background.h"
 #include "schema/semantics/alive.h"
+#include "schema/semantics/extents.h"
 #include "schema/semantics/regions.h"
 
 namespace pp {
@@ -42,9 +44,11 @@ search::Effort EffortFor(const search::Problem& problem) {
           .starts = search::Effort::kSeveral};
 }
 
-// Bytes that a micro-batch of each stage holds: its stash includes the forward's input.
+// Bytes that a micro-batch of each stage and shape holds: its stash includes the forward's input.
 search::MemoryModel ByteMemory(const Program& program, const CostModel& costs) {
   search::MemoryModel memory;
+  const std::optional<Extents> extents =
+      program.job ? std::optional<Extents>(program) : std::nullopt;
   for (int s = 0; s < program.stages; ++s) {
     if (!program.job) {
       const auto bytes = [&](Kind kind) { return static_cast<int64_t>(BytesOf(costs, kind, s)); };
@@ -52,13 +56,14 @@ search::MemoryModel ByteMemory(const Program& program, const CostModel& costs) {
       memory.held.push_back({full, bytes(Kind::kInput), full, half, half});
       continue;
     }
-    const StageLayout layout = LayoutStage(*program.job, s);
-    const int64_t input =
-        layout.targets_bytes +
-        (layout.first ? layout.tokens_bytes : LayoutStage(*program.job, s - 1).act_bytes);
-    const int64_t kept = input + layout.kept_bytes, full = kept + layout.stash_bytes;
-    const int64_t half = full + layout.work_bytes;
-    memory.held.push_back({full, kept, full, half, half});
+    for (int shape = 0; shape < program.shapes(); ++shape) {
+      const StageLayout& layout = extents->Of(s, shape);
+      const int64_t input = layout.targets_bytes +
+                            (s == 0 ? layout.tokens_bytes : extents->Of(s - 1, shape).act_bytes);
+      const int64_t kept = input + layout.kept_bytes, full = kept + layout.stash_bytes;
+      const int64_t half = full + layout.work_bytes;
+      memory.held.push_back({full, kept, full, half, half});
+    }
   }
   return memory;
 }

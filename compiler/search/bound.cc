@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "compiler/search/one_device.h"
@@ -38,7 +39,7 @@ Group MakeGroup(const Problem& problem, int cell) {
               .head = 0,
               .tail = 0,
               .residence = time(stage, Part::kForward) + time(stage, Part::kBackward),
-              .held = problem.memory.held[stage],
+              .held = problem.HeldBy(cell),
               .split = problem.split[cell] != 0};
   for (int s = 0; s < problem.stages; ++s) {
     const Task forward = MakeTask(problem.Cell(s, micro), Part::kForward);
@@ -110,17 +111,19 @@ double SeveralGroups(std::vector<Group> groups, double limit) {
   return std::max(work, memory / limit);
 }
 
-using Groups = std::map<std::pair<int, bool>, Group>;  // by sum, and whether the backward is split
+// By sum, whether the backward is split, and what the cells hold: their stage and shape.
+using Groups = std::map<std::tuple<int, bool, int>, Group>;
 
 // From step to step a device begins with its first forward, and ends with its last task. Between
 // two of its stages there is what lies between them on a micro-batch's way; between two pipes
 // nothing is certain, as the device may wait for either.
 void CountFromFirstForward(const Problem& problem, Groups& groups) {
   std::vector<double> first(problem.pipes, HUGE_VAL);
-  const auto pipe = [&](int sum) { return sum % problem.pipes; };
-  for (const auto& [key, group] : groups)
-    first[pipe(key.first)] = std::min(first[pipe(key.first)], group.head);
-  for (auto& [key, group] : groups) group.head -= first[pipe(key.first)], group.tail = 0;
+  const auto first_of = [&](const auto& key) -> double& {
+    return first[std::get<0>(key) % problem.pipes];
+  };
+  for (const auto& [key, group] : groups) first_of(key) = std::min(first_of(key), group.head);
+  for (auto& [key, group] : groups) group.head -= first_of(key), group.tail = 0;
 }
 
 }  // namespace
@@ -132,7 +135,7 @@ double LowerBound(const Problem& problem) {
       std::adjacent_find(split.begin(), split.end(), std::not_equal_to()) != split.end();
   for (int cell = 0; cell < problem.cells(); ++cell) {
     auto& row = groups[problem.device[cell]];
-    const std::pair<int, bool> key(problem.sum[cell], split[cell] != 0);
+    const std::tuple key(problem.sum[cell], split[cell] != 0, problem.held_of[cell]);
     auto found = row.find(key);
     if (found == row.end()) {
       found = row.emplace(key, MakeGroup(problem, cell)).first;

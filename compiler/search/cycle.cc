@@ -36,6 +36,7 @@ Selection::Selection(const Problem& of, std::vector<int> micros)
   for (int m = 0; m < problem_.micros; ++m) index_[micros_[m]] = m;
   const int cells = problem_.cells();
   problem_.device.resize(cells);
+  problem_.held_of.resize(cells);
   problem_.sum.resize(cells);
   problem_.split.resize(cells);
   problem_.time.resize(4 * cells);
@@ -48,6 +49,7 @@ Selection::Selection(const Problem& of, std::vector<int> micros)
   for (int cell = 0; cell < cells; ++cell) {
     const int theirs = of.Cell(problem_.StageOf(cell), micros_[problem_.MicroOf(cell)]);
     problem_.device[cell] = of.device[theirs];
+    problem_.held_of[cell] = of.held_of[theirs];
     problem_.sum[cell] = of.sum[theirs];
     problem_.split[cell] = of.split[theirs];
     for (const Part part : {Part::kForward, Part::kRecompute, Part::kBackward, Part::kWeight}) {

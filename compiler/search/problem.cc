@@ -31,9 +31,12 @@ MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
   MemoryModel memory{.unit = 1 / kScale};
   const std::vector<double> shares = program.Shares();
   for (int s = 0; s < program.stages; ++s) {
-    const int64_t full = std::llround(kScale * shares[s]);
-    const int64_t input = std::llround(kScale * std::min(At(costs.in, s), kMostInput));
-    memory.held.push_back({full, input, full + input, full, full + input});
+    for (int shape = 0; shape < program.shapes(); ++shape) {
+      const double size = program.SizeOf(shape);
+      const int64_t full = std::llround(kScale * shares[s] * size);
+      const int64_t input = std::llround(kScale * std::min(At(costs.in, s) * size, kMostInput));
+      memory.held.push_back({full, input, full + input, full, full + input});
+    }
   }
   for (int d = 0; d < program.devices; ++d)
     memory.limit.push_back(std::llround(kScale * std::min(At(limits, d) + kTolerance, kMostLimit)));
@@ -46,6 +49,7 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
   problem.memory = std::move(memory);
   const int cells = problem.cells();
   problem.device.resize(cells);
+  problem.held_of.resize(cells);
   problem.sum.resize(cells);
   problem.split.assign(cells, 0);
   problem.time.assign(4 * cells, 0);
@@ -58,22 +62,23 @@ Problem MakeProblem(const Program& program, const CostModel& costs, MemoryModel 
       if (i.op == Op::kBackwardWeight) problem.split[problem.Cell(i.stage, i.micro)] = 1;
 
   const Durations durations(costs, program);
-  auto time = [&](Op op, int stage) { return durations({.op = op, .stage = stage}); };
   for (int s = 0; s < problem.stages; ++s)
     for (int m = 0; m < problem.micros; ++m) {
+      const auto time = [&](Op op) { return durations({.op = op, .stage = s, .micro = m}); };
       const int cell = problem.Cell(s, m), pipe = program.pipe_of[m];
+      problem.held_of[cell] = s * program.shapes() + program.ShapeOf(m);
       problem.device[cell] = program.pipes[pipe].device_of[s];
       problem.sum[cell] = s * pipes + pipe;
       const bool split = problem.split[cell] != 0;
-      problem.time[MakeTask(cell, Part::kForward)] = time(Op::kForward, s);
-      problem.time[MakeTask(cell, Part::kRecompute)] = time(Op::kRecompute, s);
+      problem.time[MakeTask(cell, Part::kForward)] = time(Op::kForward);
+      problem.time[MakeTask(cell, Part::kRecompute)] = time(Op::kRecompute);
       problem.time[MakeTask(cell, Part::kBackward)] =
-          time(split ? Op::kBackwardInput : Op::kBackward, s);
-      problem.time[MakeTask(cell, Part::kWeight)] = split ? time(Op::kBackwardWeight, s) : 0;
+          time(split ? Op::kBackwardInput : Op::kBackward);
+      problem.time[MakeTask(cell, Part::kWeight)] = split ? time(Op::kBackwardWeight) : 0;
       if (s == 0) continue;
       const int below = problem.Cell(s - 1, m);
       const auto lag = [&](Op op) {
-        const Instruction send{.op = op, .stage = s - 1};
+        const Instruction send{.op = op, .stage = s - 1, .micro = m};
         return durations(send) + durations.Latency(send);
       };
       Link(problem, below, cell, Part::kForward, lag(Op::kSendAct));

@@ -33,13 +33,14 @@ struct Held {
 
 // The limit, and what counts towards it.
 struct MemoryModel {
-  std::vector<Held> held;      // by stage
+  std::vector<Held> held;      // stage after stage, of each the shapes of its micro-batches
   std::vector<int64_t> limit;  // by device
   double unit = 1;             // of one step of these numbers, for messages
 };
 
-// In activations of a micro-batch of a whole device: FW and RE hold 1/V until the end of BW
-// or BW_weight, CFW `in` of the costs. `limits`: one for all devices, or one for each.
+// In activations of a micro-batch of a whole device, the largest one where they differ: FW and RE
+// hold 1/V until the end of BW or BW_weight, CFW `in` of the costs. `limits`: one for all devices,
+// or one for each.
 MemoryModel ActivationMemory(const Program& program, const CostModel& costs,
                              const std::vector<double>& limits);
 
@@ -50,7 +51,8 @@ struct Plan {
 
 struct Problem {
   int devices = 0, stages = 0, micros = 0, pipes = 1;
-  std::vector<int> device;  // by cell
+  std::vector<int> device;   // by cell
+  std::vector<int> held_of;  // by cell: which of memory.held
   // By cell: the gradient that it adds to, stage * pipes + pipe. Those of one keep their order.
   std::vector<int> sum;
   std::vector<uint8_t> split;  // by cell: whether the backward has two halves
@@ -70,7 +72,7 @@ struct Problem {
   int Cell(int stage, int micro) const { return stage * micros + micro; }
   int StageOf(int cell) const { return cell / micros; }
   int MicroOf(int cell) const { return cell % micros; }
-  const Held& HeldBy(int cell) const { return memory.held[cell / micros]; }
+  const Held& HeldBy(int cell) const { return memory.held[held_of[cell]]; }
   // Whether the task adds to its cell's gradient: a weight half, or a backward that is not split.
   bool AddsToSum(Task task) const {
     return PartOf(task) == Part::kWeight ||

@@ -51,7 +51,7 @@ int64_t Least(const Problem& problem, const std::vector<int>& cells,
 // Whether the least for one micro-batch's cells is also that for the other's.
 bool AreAlike(const Problem& problem, const std::vector<int>& a, const std::vector<int>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](int x, int y) {
-    return problem.StageOf(x) == problem.StageOf(y) && problem.split[x] == problem.split[y];
+    return problem.held_of[x] == problem.held_of[y] && problem.split[x] == problem.split[y];
   });
 }
 

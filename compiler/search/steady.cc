@@ -43,12 +43,14 @@ Selection First(const Problem& problem, int micros) {
   return {problem, std::move(first)};
 }
 
-// Whether micro-batches a period apart run on the same devices in the same parts.
+// Whether micro-batches a period apart have one shape, and run on the same devices in the same
+// parts.
 bool AreAlike(const Problem& problem, int period) {
   for (int s = 0; s < problem.stages; ++s)
     for (int m = period; m < problem.micros; ++m) {
       const int cell = problem.Cell(s, m), before = cell - period;
       if (problem.device[cell] != problem.device[before] ||
+          problem.held_of[cell] != problem.held_of[before] ||
           problem.split[cell] != problem.split[before])
         return false;
     }

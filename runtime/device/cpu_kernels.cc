@@ -28,7 +28,9 @@ class CpuKernels : public Kernels {
         matmul_(threads) {
     PP_CHECK(job.backend == DeviceKind::kCpu);
     const std::vector<float> angles = RopeAngles(job);
-    std::copy(angles.begin(), angles.end(), reinterpret_cast<float*>(workspace_ + layout_.angles));
+    auto* cosine = reinterpret_cast<float*>(workspace_ + layout_.angles);
+    std::copy(angles.begin(), angles.end(), cosine);
+    angles_ = {cosine, cosine + angles.size() / 2};
     const std::vector<int32_t> keys = FirstKeys(job);
     first_keys_ =
         keys.empty() ? nullptr : reinterpret_cast<int32_t*>(workspace_ + layout_.first_keys);
@@ -53,9 +55,7 @@ class CpuKernels : public Kernels {
     matmul_.Run(product, WithWorkspace(args));
   }
   void Copy(const void* from, int64_t bytes, void* to) override { std::memcpy(to, from, bytes); }
-  const float* angles() const override {
-    return reinterpret_cast<const float*>(workspace_ + layout_.angles);
-  }
+  Angles angles() const override { return angles_; }
   const int32_t* first_keys() const override { return first_keys_; }
   int64_t bytes() const override { return bytes_; }
 
@@ -78,6 +78,7 @@ class CpuKernels : public Kernels {
   const int64_t bytes_;
   std::vector<std::byte> memory_;
   std::byte *const helpers_, *const workspace_;
+  Angles angles_;
   int32_t* first_keys_ = nullptr;
   cpu::Matmul matmul_;
 };

@@ -52,8 +52,11 @@ class Kernels : public ActivationKernels<float>,
   // as AdamW writes them.
   virtual kernels::Rounding rounding() const { return kernels::Rounding::kNone; }
   virtual void Round(const kernels::RoundArgs&) { PP_CHECK(false); }
-  // Of the job's Rope (rope_angles.h): cosines [T, D/2], then sines.
-  virtual const float* angles() const = 0;
+  // Of the job's Rope (rope_angles.h), [T, D/2] each; of shapes T is the longest's.
+  struct Angles {
+    const float *cosine, *sine;
+  };
+  virtual Angles angles() const = 0;
   // Of the job's Attention (first_keys.h), [T]; null: each query sees all keys up to its own.
   virtual const int32_t* first_keys() const = 0;
 

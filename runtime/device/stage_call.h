@@ -1,9 +1,9 @@
 // One compute instruction as a device gets it: what to do, on which stage, and where its values and
 // states lie.
 //
-// Sizes and inner places are StageLayout's (schema/model/layout.h). All addresses are the device's
-// and aligned to kAlign; the host does not dereference them. Those that the stage does not have, or
-// the instruction does not use, are null or stale.
+// Sizes and inner places are StageLayout's (schema/model/layout.h), of the micro-batch's shape. All
+// addresses are the device's and aligned to kAlign; the host does not dereference them. Those that
+// the stage does not have, or the instruction does not use, are null or stale.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ struct StageCall {
   int stage = -1;
   int pipe = 0;    // of the stage's copy
   int micro = -1;  // below M: of `step`
+  int shape = 0;   // of the micro-batch: of the job's (schema/model/shapes.h)
 
   // States.
   std::byte* weights = nullptr;      // of the version that is used, or, for STEP, made

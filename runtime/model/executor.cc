@@ -19,10 +19,13 @@ class ModelExecutor : public StageExecutor {
     const Program& program = *args.program;
     norm_blocks_ = NormBlocks(job_);
     for (int stage : program.StagesOf(args.device)) {
-      const auto made = stages_.emplace(
-          stage, MakeStage(job_, stage, args.seed, kernels_.get(), {args.index, args.peers}));
-      made.first->second.CountIn(args.operators);
-      const StageLayout& layout = made.first->second.layout();
+      for (int shape = 0; shape < program.shapes(); ++shape) {
+        const auto made = stages_.emplace(std::pair(stage, shape),
+                                          MakeStage(job_.OfShape(shape), stage, args.seed,
+                                                    kernels_.get(), {args.index, args.peers}));
+        made.first->second.CountIn(args.operators);
+      }
+      const StageLayout& layout = stages_.at({stage, 0}).layout();
       for (int pipe : program.PipesOf(stage, args.device)) {
         owned_[{stage, pipe}] = OwnedPartsOf(program, layout, args.replica, pipe);
         stale_[{stage, pipe}].assign(Versions(layout, pipe) * layout.tensors.size(), true);
@@ -34,7 +37,7 @@ class ModelExecutor : public StageExecutor {
   int64_t bytes() const override { return kernels_->bytes(); }
 
   void Run(const StageCall& call) override {
-    StageModel& stage = stages_.at(call.stage);
+    StageModel& stage = stages_.at({call.stage, call.shape});
     if (call.micro >= 0 && call.rounded != nullptr) RoundStale(call, stage.layout());
     switch (call.op) {
       case Op::kForward:
@@ -120,11 +123,11 @@ class ModelExecutor : public StageExecutor {
   void FindTied() {
     const int last = job_.stages() - 1;
     const bool sharded = args_.program->zero > 0 && args_.program->Copies() > 1;
-    if (sharded || last == 0 || !stages_.contains(0) || !stages_.contains(last)) return;
+    if (sharded || last == 0 || !stages_.contains({0, 0}) || !stages_.contains({last, 0})) return;
     for (size_t pipe = 0; pipe < args_.program->pipes.size(); ++pipe) {
       Tied tied;
       for (const int end : {0, 1}) {
-        const StageLayout& layout = stages_.at(end * last).layout();
+        const StageLayout& layout = stages_.at({end * last, 0}).layout();
         const auto owned = owned_.find({end * last, pipe});
         if (owned == owned_.end() || layout.tied_bytes == 0) continue;
         const int64_t wgrad = end == 0 ? layout.tied_lookup : layout.tied_head;
@@ -208,7 +211,7 @@ class ModelExecutor : public StageExecutor {
   const Job job_;
   const std::unique_ptr<Kernels> kernels_;
   int64_t norm_blocks_ = 0;
-  std::map<int, StageModel> stages_;
+  std::map<std::pair<int, int>, StageModel> stages_;             // by stage and shape
   std::map<std::pair<int, int>, std::vector<OwnedPart>> owned_;  // by stage and pipe
   // By stage and pipe: of each version of each tensor; empty where products read weights in fp32.
   std::map<std::pair<int, int>, std::vector<bool>> stale_;

@@ -425,14 +425,14 @@ class KernelOperators : public Operators {
   // Queries and keys are adjacent.
   void Turn(const OperatorCall& call, N* x, kernels::Turn turn) const {
     const Operator& op = call.placed->op;
-    const float* cosine = kernels_.angles();
+    const auto [cosine, sine] = kernels_.angles();
     acts_.Rope({.batch = batch_,
                 .tokens = sequence_,
                 .heads = op.heads + op.kv_heads,
                 .head_dim = op.head_dim,
                 .row_stride = op.out,
                 .cosine = cosine,
-                .sine = cosine + sequence_ * op.head_dim / 2,
+                .sine = sine,
                 .x = x,
                 .turn = turn});
   }

@@ -138,12 +138,13 @@ std::vector<kernels::MatmulShape> AllProducts(const Job& job) {
     shape.epilogue = epilogue;
     if (std::find(all.begin(), all.end(), shape) == all.end()) all.push_back(shape);
   };
-  for (int stage = 0; stage < job.stages(); ++stage) {
-    const StageLayout layout = LayoutStage(job, stage);
+  for (int cell = 0; cell < job.stages() * job.shapes.count(); ++cell) {
+    const Job of_shape = job.OfShape(cell / job.stages());
+    const StageLayout layout = LayoutStage(of_shape, cell % job.stages());
     for (size_t i = 0; i < layout.operators.size(); ++i) {
       if (layout.operators[i].op.kind != OperatorKind::kLinear) continue;
       for (int peer = 0; peer < std::min(job.tp, 2); ++peer) {
-        const LinearProducts products = ProductsOf(job, layout.operators, i, peer);
+        const LinearProducts products = ProductsOf(of_shape, layout.operators, i, peer);
         add(products.forward, products.next);
         add(products.input, products.previous);
         for (const kernels::MatmulShape& shape : OthersOf(products)) add(shape, Epilogue::kNone);

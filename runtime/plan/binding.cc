@@ -51,9 +51,8 @@ class Binder {
       const Value v = Resolve(operand, i, program_.stages);
       if (v.kind == Kind::kNone || Info(v.kind).kind_class != KindClass::kValue) continue;
       const int micro = MicroOf(v.micro);
-      if (bytes_(v.kind, v.stage) > 0)
-        places_[{v.kind, v.stage, micro}] = memory_.at(i.offset[slot++]);
-      if (bytes_.SecondPiece(i.op, v.kind, v.stage) > 0)
+      if (bytes_(v) > 0) places_[{v.kind, v.stage, micro}] = memory_.at(i.offset[slot++]);
+      if (bytes_.SecondPiece(i.op, v) > 0)
         places_[{Kind::kInput, v.stage, micro}] = memory_.at(i.offset[slot++]);
     }
   }
@@ -82,7 +81,7 @@ class Binder {
     if (lane == Lane::kSend || lane == Lane::kRecv) {
       const Kind kind = KindOfMessage(i.op);
       bound_.data[index] = Find(kind, i.stage, i.micro);
-      bound_.bytes[index] = bytes_(kind, i.stage);
+      bound_.bytes[index] = bytes_({kind, i.stage, i.micro});
       return;
     }
     const auto copy = copies_.find(CopyOf(i));
@@ -104,6 +103,7 @@ class Binder {
     if (i.op == Op::kStep) has_part = false;
     if (i.micro < 0) return call;
     call.micro = MicroOf(i.micro);
+    call.shape = program_.ShapeOf(call.micro);
     call.tokens = Find<int32_t>(Kind::kTokens, i.stage, i.micro);
     call.targets = Find<int32_t>(Kind::kTargets, i.stage, i.micro);
     call.act_before = Find<std::byte>(Kind::kAct, i.stage - 1, i.micro);

@@ -179,7 +179,9 @@ class Decoder {
     if (!model.ok()) return Wrong("{}", model.status().message());
     Job& job = program_.job.emplace();
     job.model = *model;
-    return ReadAttributes(kJobAttributes, from, &job);
+    PP_RETURN_IF_ERROR(ReadAttributes(kJobAttributes, from, &job));
+    program_.shape_of = job.shapes.ByMicrobatch();
+    return {};
   }
 
   bool HaveEvaluation() const {

@@ -23,6 +23,7 @@
 #include "schema/model/costs.h"
 #include "schema/model/lora.h"
 #include "schema/model/operators.h"
+#include "schema/model/shapes.h"
 
 namespace pp {
 
@@ -82,6 +83,8 @@ Status Read(const Attribute<Owner, T>& row, std::string_view text, Value* value)
     return ReadLora(text, value);
   } else if constexpr (std::is_same_v<Value, BatchRamp>) {
     return ReadBatchRamp(text, value);
+  } else if constexpr (std::is_same_v<Value, Shapes>) {
+    return ReadShapes(text, value);
   } else if constexpr (std::is_same_v<Value, std::optional<CostModel>>) {
     value->reset();
     if (text.empty()) return {};
@@ -109,7 +112,8 @@ std::string TextOf(const Attribute<Owner, T>& row, const T& value) {
     return value;
   } else if constexpr (std::is_same_v<T, std::vector<OperatorKind>>) {
     return TextOf(value, row.names);
-  } else if constexpr (std::is_same_v<T, Lora> || std::is_same_v<T, BatchRamp>) {
+  } else if constexpr (std::is_same_v<T, Lora> || std::is_same_v<T, BatchRamp> ||
+                       std::is_same_v<T, Shapes>) {
     return TextOf(value);
   } else if constexpr (std::is_same_v<T, std::optional<CostModel>>) {
     return value ? ToText(*value) : std::string();

@@ -69,13 +69,16 @@ Result<CostModel> ParseCosts(std::string_view text) {
   return costs;
 }
 
-Status CheckCosts(const CostModel& costs, int stages) {
+Status CheckCosts(const CostModel& costs, int stages, int shapes) {
   for (const CostInfo& row : Costs()) {
     const PerStage& values = costs.*row.member;
-    if (values.size() <= 1 || static_cast<int>(values.size()) == stages) continue;
-    return Status::Invalid(fmt::format("'{}={}' has {} numbers (1, or {}: one for each stage)",
-                                       row.key, Shown(fmt::format("{}", fmt::join(values, ":"))),
-                                       values.size(), stages));
+    const auto size = static_cast<int64_t>(values.size());
+    if (size <= 1 || size == stages || size == int64_t{stages} * shapes) continue;
+    return Status::Invalid(fmt::format(
+        "'{}={}' has {} numbers (1, or {}: one for each stage{})", row.key,
+        Shown(fmt::format("{}", fmt::join(values, ":"))), size, stages,
+        shapes > 1 ? fmt::format(", or {}: of each of {} shapes", int64_t{stages} * shapes, shapes)
+                   : ""));
   }
   return {};
 }
@@ -102,6 +105,20 @@ std::string ToText(const CostModel& costs) {
       text += fmt::format("{}{}{}", s > 0 ? ":" : "", values[s], unit);
   }
   return text;
+}
+
+CostModel OfShapes(const std::vector<CostModel>& shapes, int stages) {
+  CostModel all = shapes.front();
+  for (const CostInfo& row : Costs()) {
+    PerStage& values = all.*row.member;
+    const auto same = [&](const CostModel& one) { return one.*row.member == values; };
+    if (std::all_of(shapes.begin(), shapes.end(), same)) continue;
+    PerStage joined;
+    for (const CostModel& one : shapes)
+      for (int s = 0; s < stages; ++s) joined.push_back(At(one.*row.member, s));
+    values = std::move(joined);
+  }
+  return all;
 }
 
 CostModel Compact(CostModel costs) {

@@ -4,6 +4,7 @@
 // costs.def; what an instruction of a program costs follows in semantics/cost_model.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,7 +17,9 @@
 
 namespace pp {
 
-// One number for all stages, or one for each; some may have none.
+// One number for all stages, or one for each; some may have none. If micro-batches have several
+// shapes (shapes.h), perhaps one for each stage of each shape, shape after shape; else they are
+// those of the first one.
 using PerStage = std::vector<double>;
 
 // By key. Sums of everything in a plan stay far below double's maximum.
@@ -53,7 +56,7 @@ std::string CostKeys();
 // have theirs. Bytes have one or are bare.
 Result<CostModel> ParseCosts(std::string_view text);
 // Whether there is one number for all stages or one for each.
-Status CheckCosts(const CostModel& costs, int stages);
+Status CheckCosts(const CostModel& costs, int stages, int shapes = 1);
 // Both, of an option: the errors name it.
 Result<CostModel> ParseCosts(std::string_view text, int stages);
 
@@ -65,7 +68,19 @@ CostModel Compact(CostModel costs);
 // Those of one part take so many times as long; 0: no time.
 CostModel Scaled(CostModel costs, CostPart part, double factor);
 
-// The number for one stage.
+// Those of the shapes together. REQUIRES: the same keys have one number, or one for each stage.
+CostModel OfShapes(const std::vector<CostModel>& shapes, int stages);
+
+// Whether a row distinguishes them.
+inline bool HasShapes(const PerStage& values, int stages) {
+  return values.size() > std::max<size_t>(1, stages);
+}
+// The number for one stage, of one shape.
+inline double At(const PerStage& values, int stage, int shape, int stages) {
+  if (HasShapes(values, stages)) return values[shape * stages + stage];
+  return values[values.size() == 1 ? 0 : stage];
+}
+// The number for one stage, of the first shape.
 inline double At(const PerStage& values, int stage) {
   return values[values.size() == 1 ? 0 : stage];
 }

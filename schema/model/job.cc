@@ -98,7 +98,37 @@ Status CheckSplit(const std::vector<int>& split, int layers, int stages) {
   return {};
 }
 
+Job Job::OfShape(int shape) const {
+  Job one = *this;
+  if (!shapes.given()) return one;
+  one.micro_batch_size = shapes.runs[shape].extent.sequences;
+  one.sequence_length = shapes.runs[shape].extent.tokens;
+  one.shapes = {};
+  return one;
+}
+
+namespace {
+
+// Of each shape, and that the job's own numbers are those of the largest.
+Status CheckShapes(const Job& job) {
+  const Extent largest = job.shapes.largest();
+  if (job.micro_batch_size != largest.sequences || job.sequence_length != largest.tokens)
+    return Status::Invalid(
+        fmt::format("--shapes: '{}' beside micro-batches of {} x {} tokens (the "
+                    "largest, {} x {})",
+                    TextOf(job.shapes), job.micro_batch_size, job.sequence_length,
+                    largest.sequences, largest.tokens));
+  for (int shape = 0; shape < job.shapes.count(); ++shape)
+    PP_RETURN_IF_ERROR(
+        CheckJob(job.OfShape(shape))
+            .In(fmt::format("--shapes: {}", TextOf(Shapes{{job.shapes.runs[shape]}}))));
+  return {};
+}
+
+}  // namespace
+
 Status CheckJob(const Job& job) {
+  if (job.shapes.given()) PP_RETURN_IF_ERROR(CheckShapes(job));
   PP_RETURN_IF_ERROR(CheckModelConfig(job.model, "model"));
   PP_RETURN_IF_ERROR(CheckAttributes(kJobAttributes, job));
   if (job.sequence_length > job.model.max_positions) {

@@ -11,6 +11,7 @@
 #include "schema/model/dtype.h"
 #include "schema/model/lora.h"
 #include "schema/model/operators.h"
+#include "schema/model/shapes.h"
 
 namespace pp {
 
@@ -39,6 +40,9 @@ struct Job {
   // those of the others are recomputed in the backward. A CFW drops them.
   std::vector<OperatorKind> keep;
 
+  // Of the micro-batches where they differ; then the two above are the largest's.
+  Shapes shapes;
+
   Lora lora;  // what is trained, if it is not all
 
   Dtype dtype = Dtype::kFp32;
@@ -52,6 +56,9 @@ struct Job {
   // Of those, a peer's share of the residual stream: index i has this many, from i times this many
   // on.
   int64_t stream_tokens() const { return sequence_parallel ? tokens() / tp : tokens(); }
+
+  // The same job whose micro-batches all have that shape, a number below shapes.count().
+  Job OfShape(int shape) const;
 
   // Whether the first and the last stage share a tensor that is trained.
   bool TrainsTied() const { return model.tied && !lora.given(); }
@@ -82,6 +89,9 @@ inline constexpr std::tuple kJobAttributes{
               1,
               INT32_MAX,
               HeaderLine::kShared},
+    Attribute{"shapes", &Job::shapes, 11, "--shapes",
+              "micro-batches x tokens, perhaps x sequences: 8x1024,4x2048x2 (sets --microbatches, "
+              "--seq-length and --micro-batch-size)"},
     Attribute{"layers", &Job::layers_per_stage, 3, "--layers-per-stage",
               "as in 2,3,3,2, or auto: least for the busiest device (default equal)"},
     Attribute{"tp", &Job::tp, 4, "--tp", "tensor-parallel peers of each device", {}, 1},

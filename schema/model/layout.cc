@@ -225,8 +225,12 @@ int64_t ExchangeBytes(DeviceKind backend, int64_t members, int64_t shard) {
 
 std::vector<PeerExchange> PeerExchanges(const Job& job) {
   if (job.tp == 1) return {};
+  std::set<PeerExchange> all;
+  for (int shape = 0; job.shapes.given() && shape < job.shapes.count(); ++shape)
+    for (const PeerExchange& exchange : PeerExchanges(job.OfShape(shape))) all.insert(exchange);
+  if (job.shapes.given()) return {all.begin(), all.end()};
   const int64_t n = job.tokens();
-  std::set<PeerExchange> all = {{PeerWork::kSum, 3 * job.tp * n}};
+  all.insert({PeerWork::kSum, 3 * job.tp * n});
   const auto add = [&](PeerWork with_shares, int64_t numbers) {
     all.insert({job.sequence_parallel ? with_shares : PeerWork::kSum, numbers, job.dtype});
   };

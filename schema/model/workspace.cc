@@ -57,9 +57,12 @@ int64_t KernelBytes(const Job& job, const kernels::WorkspaceShape& shape) {
 }  // namespace
 
 Workspace WorkspaceOf(const Job& job) {
-  const Needs needs = NeedsOf(job);
+  const Needs needs = NeedsOf(job);  // of the longest sequences
   Workspace workspace;
-  workspace.kernel_bytes = KernelBytes(job, needs.shape);
+  for (int shape = 0; shape < job.shapes.count(); ++shape) {
+    const Job one = job.OfShape(shape);
+    workspace.kernel_bytes = std::max(workspace.kernel_bytes, KernelBytes(one, NeedsOf(one).shape));
+  }
   if (job.backend == DeviceKind::kCuda)
     workspace.product_bytes = kernels::cuda::kProductStreams * kernels::cuda::kProductBytes +
                               kernels::cuda::kProductAlign;

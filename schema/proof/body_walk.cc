@@ -46,7 +46,7 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
   const int first = PrologueSize(program, device);
   const int second = first + length;
   FreeRecorder memory(unrolled, device, second, second + length, &out->freed);
-  const ValueBytes bytes(program);
+  const ValueBytes bytes(unrolled);
   const Placement placement(program);
   WaitsFor waits_for;
   PP_RETURN_IF_ERROR(WalkList(unrolled, device, unrolled.lists[device].body,
@@ -74,7 +74,7 @@ Status WalkBody(const Program& program, int device, BodyWalk* out) {
 
 Status WalkBodies(const Program& program, const Program& unrolled, int bodies,
                   std::vector<WaitsFor>* waits_for) {
-  const ValueBytes bytes(program);
+  const ValueBytes bytes(unrolled);
   const Placement placement(program);
   waits_for->assign(program.devices, {});
   for (int d = 0; d < program.devices; ++d) {

@@ -4,19 +4,58 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "schema/model/work.h"
 #include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
+#include "schema/semantics/extents.h"
 
 namespace pp {
 namespace {
 
 // The share of the operations of a stage's forward that RE repeats.
-double RecomputedShare(const Job& job, int stage) {
+double RecomputedShare(const Program& program, int stage) {
+  const Job job = program.job->OfShape(0);
   const StageWork work = WorkOf(LayoutStage(job, stage), job);
   return work.forward.operations > 0 ? work.recompute.operations / work.forward.operations : 0;
 }
+
+// Of the operations of a stage, those that a part of a micro-batch has.
+using Operations = double (*)(const StageWork&);
+double OfForward(const StageWork& work) { return work.forward.operations; }
+double OfRecompute(const StageWork& work) { return work.recompute.operations; }
+double OfInput(const StageWork& work) { return work.input.operations; }
+double OfWeight(const StageWork& work) { return work.weight.operations; }
+double OfBackward(const StageWork& work) { return OfInput(work) + OfWeight(work); }
+double OfPair(const StageWork& work) { return OfForward(work) + OfBackward(work); }
+
+// How many times as long as of the first shape something takes of another one.
+class Ratios {
+ public:
+  explicit Ratios(const Program& program) : stages_(program.stages) {
+    if (program.shapes() == 1) return;
+    const Extents extents(program);
+    for (int shape = 0; shape < program.shapes(); ++shape)
+      for (int s = 0; s < program.stages; ++s) {
+        works_.push_back(WorkOf(extents.Of(s, shape), extents.job(shape)));
+        bytes_.push_back(static_cast<double>(extents.Of(s, shape).act_bytes));
+      }
+  }
+  double Of(Operations operations, int stage, int shape) const {
+    if (shape == 0) return 1;
+    const double first = operations(works_[stage]);
+    return first > 0 ? operations(works_[shape * stages_ + stage]) / first : 1;
+  }
+  double OfMessage(int stage, int shape) const {
+    return shape == 0 || bytes_[stage] == 0 ? 1 : bytes_[shape * stages_ + stage] / bytes_[stage];
+  }
+
+ private:
+  const int stages_;
+  std::vector<StageWork> works_;  // by shape and stage; none: there is one shape
+  std::vector<double> bytes_;     // of an act
+};
 
 }  // namespace
 
@@ -45,62 +84,84 @@ double BytesOf(const CostModel& costs, Kind kind, int stage) {
 }
 
 CostModel CostsByWork(const Job& job) {
-  CostModel costs{.f = {}, .b = {}};
-  double sum = 0;
-  for (int s = 0; s < job.stages(); ++s) {
-    const StageWork work = WorkOf(LayoutStage(job, s), job);
-    costs.f.push_back(work.forward.operations);
-    costs.r.push_back(work.recompute.operations);
-    costs.bi.push_back(work.input.operations);
-    costs.bw.push_back(work.weight.operations);
-    costs.b.push_back(work.input.operations + work.weight.operations);
-    sum += work.forward.operations;
+  std::vector<CostModel> shapes;
+  double mean = 0;  // of the first one's forwards
+  for (int shape = 0; shape < job.shapes.count(); ++shape) {
+    const Job one = job.OfShape(shape);
+    CostModel costs{.f = {}, .b = {}};
+    double sum = 0;
+    for (int s = 0; s < job.stages(); ++s) {
+      const StageWork work = WorkOf(LayoutStage(one, s), one);
+      costs.f.push_back(OfForward(work));
+      costs.r.push_back(OfRecompute(work));
+      costs.bi.push_back(OfInput(work));
+      costs.bw.push_back(OfWeight(work));
+      costs.b.push_back(OfBackward(work));
+      sum += OfForward(work);
+    }
+    if (shape == 0) mean = sum / job.stages();
+    for (PerStage* times : {&costs.f, &costs.r, &costs.bi, &costs.bw, &costs.b})
+      for (double& time : *times) time /= mean;
+    shapes.push_back(std::move(costs));
   }
-  const double mean = sum / job.stages();
-  for (PerStage* times : {&costs.f, &costs.r, &costs.bi, &costs.bw, &costs.b})
-    for (double& time : *times) time /= mean;
-  return costs;
+  return OfShapes(shapes, job.stages());
 }
 
 Result<CostModel> CostsOf(const Program& program, const std::optional<CostModel>& given) {
   if (!given) return program.job ? CostsByWork(*program.job) : CostModel();
-  PP_RETURN_IF_ERROR(CheckCosts(*given, program.stages).In("--costs"));
+  PP_RETURN_IF_ERROR(CheckCosts(*given, program.stages, program.shapes()).In("--costs"));
   if (!program.job || !CountsBytes(*given)) return *given;
   return Status::Invalid(fmt::format(
       "--costs: '{}' has bytes beside a model, which says how many there are (one of the two)",
       ToText(*given)));
 }
 
-Durations::Durations(const CostModel& costs, const Program& program) {
+Durations::Durations(const CostModel& costs, const Program& program) : shape_of_(program.shape_of) {
+  const int stages = program.stages, shapes = program.shapes();
   PerStage half = costs.b;
   for (double& value : half) value /= 2;
   const std::vector<double> shares_of = program.Shares();
-  const std::vector<double> whole(program.stages, 1);
-  auto fill = [&](Op op, const PerStage& values, const PerStage& fallback,
-                  const std::vector<double>& factors, double factor = 1) {
-    auto& row = rows_[static_cast<size_t>(op)];
-    for (int s = 0; s < program.stages; ++s)
-      row.push_back(At(values.empty() ? fallback : values, s) * factors[s] * factor);
+  const Ratios ratios(program);
+  // `ratio`: of the first shape's time, where the costs do not say another one's.
+  auto add = [&](std::vector<double>* row, const PerStage& values, auto factor, auto ratio) {
+    const bool known = HasShapes(values, stages);
+    for (int shape = 0; shape < shapes; ++shape)
+      for (int s = 0; s < stages; ++s)
+        row->push_back(At(values, s, shape, stages) * factor(s) * (known ? 1 : ratio(s, shape)));
   };
-  fill(Op::kForward, costs.f, {}, shares_of);
-  fill(Op::kForwardDrop, costs.f, {}, shares_of);
-  fill(Op::kEvaluate, costs.f, {}, shares_of);
+  auto fill = [&](Op op, const PerStage& values, const PerStage& fallback, Operations operations) {
+    add(
+        &rows_[static_cast<size_t>(op)], values.empty() ? fallback : values,
+        [&](int s) { return shares_of[s]; },
+        [&](int s, int shape) { return ratios.Of(operations, s, shape); });
+  };
+  fill(Op::kForward, costs.f, {}, OfForward);
+  fill(Op::kForwardDrop, costs.f, {}, OfForward);
+  fill(Op::kEvaluate, costs.f, {}, OfForward);
   PerStage recompute = costs.r;
-  for (int s = 0; s < program.stages && costs.r.empty() && program.job; ++s)
+  for (int s = 0; s < stages && costs.r.empty() && program.job; ++s)
     recompute.push_back(At(costs.f, s) *
-                        (program.job->recompute.empty() ? 1 : RecomputedShare(*program.job, s)));
-  fill(Op::kRecompute, recompute, costs.f, shares_of);
-  fill(Op::kBackward, costs.b, {}, shares_of);
-  fill(Op::kBackwardInput, costs.bi, half, shares_of);
-  fill(Op::kBackwardWeight, costs.bw, half, shares_of);
-  fill(Op::kStep, costs.step, {}, shares_of);
+                        (program.job->recompute.empty() ? 1 : RecomputedShare(program, s)));
+  fill(Op::kRecompute, recompute, costs.f, OfRecompute);
+  fill(Op::kBackward, costs.b, {}, OfBackward);
+  fill(Op::kBackwardInput, costs.bi, half, OfInput);
+  fill(Op::kBackwardWeight, costs.bw, half, OfWeight);
+  // These belong to no micro-batch.
+  auto fill_once = [&](Op op, const PerStage& values, double factor) {
+    for (int s = 0; s < stages; ++s)
+      rows_[static_cast<size_t>(op)].push_back(At(values, s) * shares_of[s] * factor);
+  };
+  fill_once(Op::kStep, costs.step, 1);
   // The halves of an all-reduce; each is cut into buckets by bytes.
-  fill(Op::kReduceGrad, costs.reduce, {}, shares_of);
-  fill(Op::kScatterGrad, costs.reduce, {}, shares_of, 0.5);
-  fill(Op::kGatherWeights, costs.reduce, {}, shares_of, 0.5);
+  fill_once(Op::kReduceGrad, costs.reduce, 1);
+  fill_once(Op::kScatterGrad, costs.reduce, 0.5);
+  fill_once(Op::kGatherWeights, costs.reduce, 0.5);
+  if (!costs.fb.empty())
+    add(
+        &pairs_, costs.fb, [&](int s) { return shares_of[s]; },
+        [&](int s, int shape) { return ratios.Of(OfPair, s, shape); });
   const std::vector<int32_t> tied = program.TiedStages();
-  for (int s = 0; s < program.stages; ++s) {
-    pairs_.push_back(costs.fb.empty() ? -1 : At(costs.fb, s) * shares_of[s]);
+  for (int s = 0; s < stages; ++s) {
     latency_.push_back(At(costs.latency, s));
     contention_.push_back(At(costs.contention, s));
     post_.push_back(program.p2p == P2p::kBlocking ? 0 : At(costs.post, s));
@@ -122,27 +183,31 @@ Durations::Durations(const CostModel& costs, const Program& program) {
     }
   }
   for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
-    fill(op, costs.comm, {}, whole);
-  for (int s = 0; s + 1 < program.stages; ++s) {
+    add(
+        &rows_[static_cast<size_t>(op)], costs.comm, [](int) { return 1; },
+        [&](int s, int shape) { return ratios.OfMessage(s, shape); });
+  for (int s = 0; s + 1 < stages; ++s) {
     const double bandwidth = At(costs.bandwidth, s);
     if (bandwidth == 0) continue;
     const auto of_model =
-        program.job ? static_cast<double>(LayoutStage(*program.job, s).act_bytes) : 0;
+        program.job ? static_cast<double>(LayoutStage(program.job->OfShape(0), s).act_bytes) : 0;
     const auto transfer = [&](Kind kind) {
       constexpr double kMost = 1e15;  // as of other times
       return std::min(kMost, (program.job ? of_model : BytesOf(costs, kind, s)) / bandwidth);
     };
-    for (Op op : {Op::kSendAct, Op::kRecvAct})
-      rows_[static_cast<size_t>(op)][s] += transfer(Kind::kAct);
-    for (Op op : {Op::kSendGrad, Op::kRecvGrad})
-      rows_[static_cast<size_t>(op)][s] += transfer(Kind::kGrad);
+    for (int shape = 0; shape < shapes; ++shape) {
+      const double ratio = ratios.OfMessage(s, shape);
+      for (Op op : {Op::kSendAct, Op::kRecvAct})
+        rows_[static_cast<size_t>(op)][shape * stages + s] += transfer(Kind::kAct) * ratio;
+      for (Op op : {Op::kSendGrad, Op::kRecvGrad})
+        rows_[static_cast<size_t>(op)][shape * stages + s] += transfer(Kind::kGrad) * ratio;
+    }
   }
 }
 
 double Durations::Pair(const Instruction& a, const Instruction& b) const {
   const bool first = a.op == Op::kForward || a.op == Op::kForwardDrop;
-  const double given = pairs_[first ? a.stage : b.stage];
-  return given >= 0 ? given : (*this)(a) + (*this)(b);
+  return pairs_.empty() ? (*this)(a) + (*this)(b) : pairs_[Cell(first ? a : b)];
 }
 
 }  // namespace pp

@@ -12,7 +12,7 @@
 namespace pp {
 
 // f, b, bi, bw and r in proportion to the floating-point operations of the stages (model/work.h): T
-// is the mean of their forwards.
+// is the mean of their forwards, of micro-batches of the first shape.
 CostModel CostsByWork(const Job& job);
 
 // Those that are given; else by the work of the model if there is one. Error: not as many numbers
@@ -25,7 +25,9 @@ inline Result<CostModel> CostsOf(const Program& program) { return CostsOf(progra
 // an instruction needs (kScratch); whole ones, and 0 of other kinds.
 double BytesOf(const CostModel& costs, Kind kind, int stage);
 
-// Durations by op and stage.
+// Durations by op, stage and the shape of the micro-batch. Costs that say nothing of shapes are
+// those of the first one: another one's times are as its operations, and its messages' as their
+// bytes.
 class Durations {
  public:
   Durations(const CostModel& costs, const Program& program);
@@ -33,7 +35,8 @@ class Durations {
     const auto& row = rows_[static_cast<size_t>(i.op)];
     if (i.op == Op::kReduceTied) return tied_;
     if (row.empty() || i.stage < 0) return 0;
-    return i.bucket < 0 ? row[i.stage] : row[i.stage] * Share(i.stage, i.bucket);
+    const double time = row[Cell(i)];
+    return i.bucket < 0 ? time : time * Share(i.stage, i.bucket);
   }
   // Of two instructions that overlap.
   double Pair(const Instruction& a, const Instruction& b) const;
@@ -48,11 +51,17 @@ class Durations {
   double Latency(const Instruction& i) const { return latency_[i.stage]; }
 
  private:
+  // In a row: stage after stage of the first shape, and so on.
+  size_t Cell(const Instruction& i) const {
+    if (i.micro < 0 || shape_of_.empty()) return i.stage;
+    return shape_of_[i.micro % shape_of_.size()] * latency_.size() + i.stage;
+  }
   // Of a stage's gradients that a bucket has.
   double Share(int stage, size_t bucket) const {
     return bucket < shares_[stage].size() ? shares_[stage][bucket] : 0;
   }
 
+  std::vector<int32_t> shape_of_;  // as the program's
   std::vector<double> rows_[kOpNumbers];
   std::vector<std::vector<double>> shares_;  // by stage and bucket
   std::vector<double> pairs_, latency_, post_, contention_;

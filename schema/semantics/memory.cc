@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <type_traits>
 
-#include "schema/semantics/alike.h"
+#include "schema/semantics/extents.h"
 #include "schema/text.h"
 
 namespace pp {
@@ -16,31 +17,32 @@ constexpr int kSlots = std::extent_v<decltype(Instruction::offset)>;
 
 }  // namespace
 
-ValueBytes::ValueBytes(const Program& program) {
-  for (auto& stages : bytes_) stages.assign(program.stages, 0);
-  auto of = [&](Kind kind, int stage) -> int64_t& {
-    return bytes_[static_cast<size_t>(kind)][stage];
-  };
-  for (int s = 0; s < program.stages; ++s) {
-    const bool first = s == 0, last = s == program.stages - 1;
-    if (IsLikeBefore(program, s)) {
-      for (auto& stages : bytes_) stages[s] = stages[s - 1];
-    } else if (program.job) {
-      const StageLayout layout = LayoutStage(*program.job, s);
-      of(Kind::kTokens, s) = layout.tokens_bytes;
-      of(Kind::kTargets, s) = layout.targets_bytes;
-      of(Kind::kAct, s) = layout.act_bytes;
-      of(Kind::kGrad, s) = layout.grad_bytes;
-      of(Kind::kStash, s) = layout.stash_bytes;
-      of(Kind::kInput, s) = layout.kept_bytes;
-      of(Kind::kWork, s) = layout.work_bytes;
-    } else {
-      of(Kind::kTokens, s) = first;
-      of(Kind::kTargets, s) = last;
-      of(Kind::kAct, s) = of(Kind::kGrad, s) = !last;
-      of(Kind::kStash, s) = of(Kind::kWork, s) = 1;
+ValueBytes::ValueBytes(const Program& program) : program_(program) {
+  const int shapes = program.shapes();
+  for (auto& all : bytes_) all.assign(program.stages * shapes, 0);
+  const std::optional<Extents> extents =
+      program.job ? std::optional<Extents>(program) : std::nullopt;
+  for (int s = 0; s < program.stages; ++s)
+    for (int shape = 0; shape < shapes; ++shape) {
+      const auto of = [&](Kind kind) -> int64_t& {
+        return bytes_[static_cast<size_t>(kind)][At(s, shape)];
+      };
+      if (!extents) {
+        of(Kind::kTokens) = s == 0;
+        of(Kind::kTargets) = s == program.stages - 1;
+        of(Kind::kAct) = of(Kind::kGrad) = s < program.stages - 1;
+        of(Kind::kStash) = of(Kind::kWork) = 1;
+        continue;
+      }
+      const StageLayout& layout = extents->Of(s, shape);
+      of(Kind::kTokens) = layout.tokens_bytes;
+      of(Kind::kTargets) = layout.targets_bytes;
+      of(Kind::kAct) = layout.act_bytes;
+      of(Kind::kGrad) = layout.grad_bytes;
+      of(Kind::kStash) = layout.stash_bytes;
+      of(Kind::kInput) = layout.kept_bytes;
+      of(Kind::kWork) = layout.work_bytes;
     }
-  }
 }
 
 // Blocks of memory by offset; no two overlap.

@@ -12,22 +12,27 @@
 
 namespace pp {
 
-// Bytes that a value adds on a device, by kind and stage. A program without a model has nominal
-// values of one byte. A stash that FW writes consists of two pieces: what RE would recompute, and
-// what CFW would keep (Job::recompute), so that the pieces of both can have the same places.
+// Bytes that a value adds on a device: by kind, stage and the shape of its micro-batch. A program
+// without a model has nominal values of one byte. A stash that FW writes consists of two pieces:
+// what RE would recompute, and what CFW would keep (Job::recompute), so that the pieces of both can
+// have the same places.
 class ValueBytes {
  public:
+  // REQUIRES: `program` outlives it.
   explicit ValueBytes(const Program& program);
-  int64_t operator()(Kind kind, int stage) const {
-    return bytes_[static_cast<size_t>(kind)][stage];
+  int64_t operator()(const Value& v) const {
+    return bytes_[static_cast<size_t>(v.kind)][At(v.stage, program_.ShapeOf(v.micro))];
   }
-  int64_t SecondPiece(Op writer, Kind kind, int stage) const {
-    return (writer == Op::kForward || writer == Op::kEvaluate) && kind == Kind::kStash
-               ? (*this)(Kind::kInput, stage)
+  int64_t SecondPiece(Op writer, const Value& v) const {
+    return (writer == Op::kForward || writer == Op::kEvaluate) && v.kind == Kind::kStash
+               ? (*this)({Kind::kInput, v.stage, v.micro})
                : 0;
   }
 
  private:
+  size_t At(int stage, int shape) const { return stage * program_.shapes() + shape; }
+
+  const Program& program_;
   std::vector<int64_t> bytes_[kKindNumbers];
 };
 

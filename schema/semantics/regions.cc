@@ -1,15 +1,12 @@
 #include "schema/semantics/regions.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "schema/model/layout.h"
 #include "schema/model/workspace.h"
 #include "schema/routines.h"
-#include "schema/semantics/alike.h"
 #include "schema/semantics/buckets.h"
 
 namespace pp {
@@ -34,11 +31,11 @@ int64_t Times(int64_t count, int64_t bytes) {
 
 Regions::Regions(const Program& program)
     : program_(program), placement_(program), tied_members_(TiedMembers(program)) {
-  int64_t blocks = 0;
-  for (int stage = 0; stage < program.stages && program.job && program.clip; ++stage) {
-    if (!IsLikeBefore(program, stage)) blocks = LayoutStage(*program.job, stage).norm_blocks;
-    norm_bytes_ += program.job->tp * blocks * static_cast<int64_t>(sizeof(double));
-  }
+  if (!program.job) return;
+  extents_.emplace(program);
+  for (int stage = 0; stage < program.stages && program.clip; ++stage)
+    norm_bytes_ +=
+        program.job->tp * extents_->Of(stage, 0).norm_blocks * static_cast<int64_t>(sizeof(double));
 }
 
 std::vector<Region> Regions::On(int device) const {
@@ -64,12 +61,8 @@ std::vector<Region> Regions::On(int device) const {
   int32_t microbatches = program.microbatches;
   for (const Routine& routine : program.routines)
     microbatches = std::max(microbatches, routine.microbatches);
-  std::map<std::tuple<bool, bool, int>, StageLayout> layouts;  // of stages that are alike
   for (const auto [stage, pipe] : placement_.On(device)) {
-    const auto [found, is_new] = layouts.try_emplace(
-        {stage == 0, stage + 1 == program.stages, program.job->layers_per_stage[stage]});
-    if (is_new) found->second = LayoutStage(*program.job, stage);
-    const StageLayout& layout = found->second;
+    const StageLayout& layout = extents_->Of(stage, 0);
     const int copy = several ? pipe : -1;
     add(Kind::kWeights, stage, copy, Times(versions, layout.weights_bytes));
     if (backend == DeviceKind::kCuda)
@@ -78,7 +71,10 @@ std::vector<Region> Regions::On(int device) const {
     add(Kind::kOptimizer, stage, copy,
         shards && program.Copies() > 1 ? MostOptimizerBytes(program, layout, pipe)
                                        : layout.optimizer_bytes);
-    scratch = std::max(scratch, drops ? layout.drop_scratch_bytes : layout.scratch_bytes);
+    for (int shape = 0; shape < extents_->shapes(); ++shape) {
+      const StageLayout& sized = extents_->Of(stage, shape);
+      scratch = std::max(scratch, drops ? sized.drop_scratch_bytes : sized.scratch_bytes);
+    }
     loss = std::max(loss, layout.loss_bytes * microbatches);
     if (program.Copies() > 1)
       exchange = std::max(exchange,

@@ -2,9 +2,11 @@
 // the verifier asks for.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "schema/program.h"
+#include "schema/semantics/extents.h"
 #include "schema/semantics/placement.h"
 
 namespace pp {
@@ -26,7 +28,8 @@ class Regions {
  private:
   const Program& program_;
   const Placement placement_;
-  int64_t norm_bytes_ = 0;    // of the norm's blocks, in all stages
+  std::optional<Extents> extents_;  // of a job
+  int64_t norm_bytes_ = 0;          // of the norm's blocks, in all stages
   int64_t tied_members_ = 0;  // ranks that hold an end of the model: those REDUCE_tied sums over
 };
 

@@ -198,8 +198,7 @@ class Walker {
     track.version = version_;
     if (!args_.memory) return {};
     const Op writer = list_[index_].op;
-    for (const int64_t bytes :
-         {(*args_.bytes)(v.kind, v.stage), args_.bytes->SecondPiece(writer, v.kind, v.stage)}) {
+    for (const int64_t bytes : {(*args_.bytes)(v), args_.bytes->SecondPiece(writer, v)}) {
       if (bytes == 0) continue;
       int64_t offset = -1;
       PP_RETURN_IF_ERROR(args_.memory->Take({v, bytes, index_, (*slot)++}, &offset, last_use));

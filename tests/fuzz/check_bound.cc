@@ -23,7 +23,7 @@ class Checker {
       const Instruction& i = bound_.list[index];
       const Lane lane = Info(i.op).lane;
       if (lane == Lane::kSend || lane == Lane::kRecv) {
-        PP_CHECK(bound_.bytes[index] == bytes_(KindOfMessage(i.op), i.stage));
+        PP_CHECK(bound_.bytes[index] == bytes_({KindOfMessage(i.op), i.stage, i.micro}));
         PP_CHECK(bound_.bytes[index] > 0 && memory_.Has(bound_.data[index], bound_.bytes[index]));
       } else if (lane == Lane::kCompute && i.op != Op::kWait && i.stage >= 0) {
         CheckVersions(static_cast<int>(index));
@@ -79,16 +79,16 @@ class Checker {
   }
 
   void CheckValues(const StageCall& call) const {
-    May(call.tokens, bytes_(Kind::kTokens, 0));
-    May(call.targets, bytes_(Kind::kTargets, program_.stages - 1));
-    May(call.act, bytes_(Kind::kAct, call.stage));
-    May(call.grad, bytes_(Kind::kGrad, call.stage));
-    if (call.stage > 0) May(call.act_before, bytes_(Kind::kAct, call.stage - 1));
-    if (call.stage > 0) May(call.grad_before, bytes_(Kind::kGrad, call.stage - 1));
+    May(call.tokens, bytes_({Kind::kTokens, 0, call.micro}));
+    May(call.targets, bytes_({Kind::kTargets, program_.stages - 1, call.micro}));
+    May(call.act, bytes_({Kind::kAct, call.stage, call.micro}));
+    May(call.grad, bytes_({Kind::kGrad, call.stage, call.micro}));
+    if (call.stage > 0) May(call.act_before, bytes_({Kind::kAct, call.stage - 1, call.micro}));
+    if (call.stage > 0) May(call.grad_before, bytes_({Kind::kGrad, call.stage - 1, call.micro}));
     May(call.loss, sizeof(double));
-    May(call.kept, bytes_(Kind::kInput, call.stage));
-    May(call.stash, bytes_(Kind::kStash, call.stage));
-    May(call.work, bytes_(Kind::kWork, call.stage));
+    May(call.kept, bytes_({Kind::kInput, call.stage, call.micro}));
+    May(call.stash, bytes_({Kind::kStash, call.stage, call.micro}));
+    May(call.work, bytes_({Kind::kWork, call.stage, call.micro}));
   }
 
   void CheckOperands(const Instruction& i, const StageCall& call) const {
@@ -97,7 +97,7 @@ class Checker {
       for (const Operand& operand : operands) {
         const Value v = Resolve(operand, i, program_.stages);
         if (v.kind == Kind::kNone || v.micro < 0 || Info(v.kind).kind_class != KindClass::kValue ||
-            bytes_(v.kind, v.stage) == 0)
+            bytes_(v) == 0)
           continue;
         PP_CHECK(AddressOf(v, call) != nullptr);
       }

@@ -192,7 +192,7 @@ class CountingKernels : public Kernels {
   void Copy(const void* from, int64_t bytes, void* to) override {
     Count("copies", 2 * bytes / element_, [&] { inner_->Copy(from, bytes, to); });
   }
-  const float* angles() const override { return inner_->angles(); }
+  Angles angles() const override { return inner_->angles(); }
   const int32_t* first_keys() const override { return inner_->first_keys(); }
 
   Counts counts;

@@ -124,7 +124,7 @@ TEST_CASE("waits name their message, receives the last use of their bytes") {
         // The last one before it, cyclically, that becomes free on its bytes.
         const int64_t begin = body[i].offset[0];
         const Kind kind = body[i].op == Op::kRecvAct ? Kind::kAct : Kind::kGrad;
-        const int64_t end = begin + bytes(kind, body[i].stage);
+        const int64_t end = begin + bytes({kind, body[i].stage, body[i].micro});
         Dependence expected;
         for (int of_body : {-1, 0})
           for (const Freed& freed : walk.freed)

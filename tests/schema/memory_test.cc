@@ -111,13 +111,13 @@ TEST_CASE("with a model values lie at multiples of 64 bytes") {
 TEST_CASE("bytes of values: of the model, or one") {
   const Program nominal = MustCompile({.scheme = "1f1b", .shape = {2, 2}});
   const ValueBytes one(nominal);
-  CHECK(one(Kind::kTokens, 0) == 1);
-  CHECK(one(Kind::kTokens, 1) == 0);
-  CHECK(one(Kind::kTargets, 0) == 0);
-  CHECK(one(Kind::kTargets, 1) == 1);
-  CHECK(one(Kind::kAct, 0) == 1);
-  CHECK(one(Kind::kAct, 1) == 0);
-  CHECK(one.SecondPiece(Op::kForward, Kind::kStash, 0) == one(Kind::kInput, 0));
+  CHECK(one({Kind::kTokens, 0}) == 1);
+  CHECK(one({Kind::kTokens, 1}) == 0);
+  CHECK(one({Kind::kTargets, 0}) == 0);
+  CHECK(one({Kind::kTargets, 1}) == 1);
+  CHECK(one({Kind::kAct, 0}) == 1);
+  CHECK(one({Kind::kAct, 1}) == 0);
+  CHECK(one.SecondPiece(Op::kForward, {Kind::kStash, 0}) == one({Kind::kInput, 0}));
 
   CompileOptions options{.scheme = "1f1b", .shape = {2, 2}, .job = {.model = PaperModel(2)}};
   options.job.recompute = {OperatorKind::kAttention};
@@ -126,13 +126,13 @@ TEST_CASE("bytes of values: of the model, or one") {
   const ValueBytes bytes(plan);
   for (int s = 0; s < 2; ++s) {
     const StageLayout layout = LayoutStage(*plan.job, s);
-    CHECK(bytes(Kind::kStash, s) == layout.stash_bytes);
-    CHECK(bytes(Kind::kAct, s) == layout.act_bytes);
-    CHECK(bytes(Kind::kWork, s) == layout.work_bytes);
+    CHECK(bytes({Kind::kStash, s}) == layout.stash_bytes);
+    CHECK(bytes({Kind::kAct, s}) == layout.act_bytes);
+    CHECK(bytes({Kind::kWork, s}) == layout.work_bytes);
     // FW leaves both pieces, CFW one, RE the other.
-    CHECK(bytes.SecondPiece(Op::kForward, Kind::kStash, s) == layout.kept_bytes);
-    CHECK(bytes.SecondPiece(Op::kRecompute, Kind::kStash, s) == 0);
-    CHECK(bytes.SecondPiece(Op::kForward, Kind::kAct, s) == 0);
+    CHECK(bytes.SecondPiece(Op::kForward, {Kind::kStash, s}) == layout.kept_bytes);
+    CHECK(bytes.SecondPiece(Op::kRecompute, {Kind::kStash, s}) == 0);
+    CHECK(bytes.SecondPiece(Op::kForward, {Kind::kAct, s}) == 0);
   }
 }
 

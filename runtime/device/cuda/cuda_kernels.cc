@@ -46,7 +46,9 @@ class CudaKernels : public Kernels {
                  .fork = driver_.MakeEvent(),
                  .join = driver_.MakeEvent(),
                  .scratch = products + cuda::kProductBytes};
-    CopyIn(RopeAngles(job), angles_);
+    const std::vector<float> angles = RopeAngles(job);
+    CopyIn(angles, angles_);
+    sines_ = angles_ + angles.size() / 2 * sizeof(float);
     const std::vector<int32_t> keys = FirstKeys(job);
     if (!keys.empty()) first_keys_ = workspace + layout.first_keys;
     CopyIn(keys, first_keys_);
@@ -95,7 +97,9 @@ class CudaKernels : public Kernels {
     driver_.Copy(to, from, bytes, Next());
   }
 
-  const float* angles() const override { return reinterpret_cast<const float*>(angles_); }
+  Angles angles() const override {
+    return {reinterpret_cast<const float*>(angles_), reinterpret_cast<const float*>(sines_)};
+  }
   const int32_t* first_keys() const override {
     return reinterpret_cast<const int32_t*>(first_keys_);
   }
@@ -167,7 +171,7 @@ class CudaKernels : public Kernels {
   Second second_;
   CudaProducts products_;
   const kernels::Rounding rounding_;  // of weights
-  std::byte *scratch_ = nullptr, *angles_ = nullptr, *first_keys_ = nullptr;
+  std::byte *scratch_ = nullptr, *angles_ = nullptr, *sines_ = nullptr, *first_keys_ = nullptr;
 };
 
 }  // namespace
