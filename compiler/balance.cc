@@ -14,7 +14,7 @@ Result<LayerCosts> LayerCostsOf(const Job& job, const PriceSource& prices) {
     const auto cost = [&](const std::vector<Operator>& operators) {
       double sum = 0;
       for (const Operator& op : operators)
-        sum += MultiplyAdds(op, job.sequence_length) + AdapterMultiplyAdds(op);
+        sum += MultiplyAdds(op, job.attention_length()) + AdapterMultiplyAdds(op);
       return sum;
     };
     return LayerCosts{0, cost(table.layer), cost(table.last)};

@@ -1,4 +1,5 @@
-// out[b,t,:] = dropout(table[token(b,t),:] + position[t,:]), and its backward.
+// out[b,t,:] = dropout(table[token(b,t),:] + position[place(b,t),:]), and its backward; place(b,t)
+// is t, unless `place` says otherwise.
 //
 // The backward adds rows in the order of (b,t), so that a token that occurs twice is summed in a
 // fixed order. It touches few rows of dtable: the caller fills both gradients with zeros first.
@@ -22,6 +23,7 @@ struct EmbeddingForwardArgs {
   const float* position = nullptr;  // [at least tokens, channels], or null: zeros
   N* out = nullptr;                 // [batch, tokens, channels], =
   DropoutKey dropout;
+  const int32_t* place = nullptr;  // [batch, tokens], below tokens; null: t
 };
 
 template <typename N>
@@ -34,6 +36,7 @@ struct EmbeddingBackwardArgs {
   float* dposition = nullptr;  // [at least tokens, channels], += in the first `tokens` rows; null
                                // if the forward has none
   DropoutKey dropout;
+  const int32_t* place = nullptr;  // as in the forward
 };
 
 namespace cpu {

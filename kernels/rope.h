@@ -1,7 +1,8 @@
 // Rotary position embedding (Su et al., "RoFormer", 2021), in place, pairing elements as in Hugging
-// Face's LLaMA: with h = head_dim/2 and the angle a(t,i) of position t,
-//   x[i]   = x[i] cos a(t,i) - x[i+h] sin a(t,i)
-//   x[i+h] = x[i+h] cos a(t,i) + x[i] sin a(t,i)       i < h
+// Face's LLaMA: with h = head_dim/2 and the angle a(p,i) of position p, which is t unless
+// `position` says otherwise,
+//   x[i]   = x[i] cos a(p,i) - x[i+h] sin a(p,i)
+//   x[i+h] = x[i+h] cos a(p,i) + x[i] sin a(p,i)       i < h
 // The backward rotates the gradient by the same angles in the other direction.
 #pragma once
 
@@ -22,6 +23,7 @@ struct RopeArgs {
   const float* sine = nullptr;    // [tokens, head_dim/2]
   N* x = nullptr;                 // [batch, tokens, heads, head_dim], the heads side by side
   Turn turn = Turn::kForward;
+  const int32_t* position = nullptr;  // [batch, tokens], below tokens; null: t
 };
 
 namespace cpu {

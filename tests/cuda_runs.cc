@@ -18,7 +18,9 @@ namespace {
 
 TrainOptions Options(const Program& program) {
   TrainOptions options;
-  options.data = {SharedText()};
+  options.data = {program.job->documents ? SharedLines() : SharedText()};
+  options.documents = program.job->documents;
+  if (options.documents) options.end_of_text = '\n';
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
   options.stall_timeout = 60;

@@ -42,6 +42,21 @@ inline std::vector<std::string> Folder::List(const std::string& name) const {
   return names;
 }
 
+// A text of lines of 0 to 10 letters, shared by all tests of a program: documents with an end
+// token.
+inline std::string SharedLines() {
+  static const Folder folder;
+  static const std::string path = [] {
+    std::ofstream out(folder / "lines.txt");
+    for (int i = 0; i < 600; ++i) {
+      for (int j = 0; j < i * i % 11; ++j) out << static_cast<char>(' ' + (i + j * j) % 29);
+      out << '\n';
+    }
+    return folder / "lines.txt";
+  }();
+  return path;
+}
+
 // A text shared by all tests of a program.
 inline std::string SharedText() {
   static const Folder folder;

@@ -45,6 +45,13 @@ std::string JsonOf(const Job& job) {
       NameOf(job.dtype), NameOf(job.backend));
 }
 
+// Only of a plan that has room for them.
+std::string DocumentsOf(const Job& job) {
+  return job.documents
+             ? fmt::format(R"("documents":true,"document_length":{},)", job.document_length)
+             : "";
+}
+
 // Only of a plan that has adapters.
 std::string JsonOf(const Lora& lora) {
   return lora.given() ? fmt::format(R"("lora":"{}",)", TextOf(lora)) : "";
@@ -81,7 +88,8 @@ std::string ShowJson(const Program& program) {
     std::replace(key.begin(), key.end(), '-', '_');
     out += fmt::format(R"("{}":{},)", key, JsonOf(row, head.*row.member));
   });
-  if (program.job) out += JsonOf(*program.job) + JsonOf(program.job->lora);
+  if (program.job)
+    out += JsonOf(*program.job) + DocumentsOf(*program.job) + JsonOf(program.job->lora);
   out += R"("pipes":[)";
   for (size_t p = 0; p < program.pipes.size(); ++p)
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",

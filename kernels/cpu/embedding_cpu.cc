@@ -10,14 +10,14 @@ template <typename N>
 void EmbeddingForward(const EmbeddingForwardArgs<N>& args) {
   const int64_t channels = args.channels;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
-    const int64_t t = row % args.tokens;
+    const int64_t place = args.place != nullptr ? args.place[row] : row % args.tokens;
     const int64_t token = args.token[row] - args.first;
     const bool here = 0 <= token && token < args.vocabulary;
     N* out = args.out + row * channels;
     for (int64_t c = 0; c < channels; c += kLanes) {
       const int64_t n = channels - c;
       Vec sum = here ? LoadUpTo(args.table + token * channels + c, n) : Broadcast(0);
-      if (args.position != nullptr) sum += LoadUpTo(args.position + t * channels + c, n);
+      if (args.position != nullptr) sum += LoadUpTo(args.position + place * channels + c, n);
       StoreUpTo(out + c, sum, n);
     }
   });
@@ -53,7 +53,8 @@ void EmbeddingBackward(const EmbeddingBackwardArgs<N>& args) {
           for (int64_t c = 0; c < n; ++c) dtable[c] += dout[c];
         }
         if (args.dposition == nullptr) continue;
-        float* dposition = args.dposition + t * channels + begin;
+        const int64_t place = args.place != nullptr ? args.place[row] : t;
+        float* dposition = args.dposition + place * channels + begin;
         for (int64_t c = 0; c < n; ++c) dposition[c] += dout[c];
       }
     }

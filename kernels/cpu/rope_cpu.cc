@@ -32,7 +32,7 @@ void Rope(const RopeArgs<N>& args) {
   const int64_t half = args.head_dim / 2;
   const float sign = args.turn == Turn::kForward ? 1 : -1;
   ParallelFor(args.batch * args.tokens, [&](int64_t row, int) {
-    const int64_t t = row % args.tokens;
+    const int64_t t = args.position != nullptr ? args.position[row] : row % args.tokens;
     for (int64_t h = 0; h < args.heads; ++h) {
       TurnHead(args.x + row * args.row_stride + h * args.head_dim, half, args.cosine + t * half,
                args.sine + t * half, sign);

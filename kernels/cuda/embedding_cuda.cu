@@ -5,6 +5,7 @@
 //
 // dtable without atomics: the block of a row exits immediately if an earlier row has its token.
 // Otherwise it lists all later rows that have it, 1024 tokens at a time, and adds them in order.
+// Given places are added in the same way, as tokens of the table of positions.
 #include "kernels/cuda/elements_cuda.h"
 #include "kernels/cuda/mask_cuda.h"
 #include "kernels/embedding.h"
@@ -25,7 +26,8 @@ struct LookUpEach {
     Pack<float, kSize> sum = {};
     if (0 <= token && token < a.vocabulary) sum = LoadPack<kSize>(a.table + token * a.channels + c);
     if (a.position != nullptr) {
-      const auto position = LoadPack<kSize>(a.position + t * a.channels + c);
+      const int64_t place = a.place != nullptr ? a.place[row] : t;
+      const auto position = LoadPack<kSize>(a.position + place * a.channels + c);
       for (int j = 0; j < kSize; ++j) sum.at[j] += position.at[j];
     }
     mask.Apply(b, t * a.channels + c, sum);
@@ -33,7 +35,7 @@ struct LookUpEach {
   }
 };
 
-// Position gradients: for element i of [tokens, channels] the sum over the batch.
+// Position gradients, without `place`: for element i of [tokens, channels] the sum over the batch.
 template <typename N>
 struct AddPositionsEach {
   EmbeddingBackwardArgs<N> a;
@@ -183,6 +185,15 @@ void EmbeddingBackward(const EmbeddingBackwardArgs<N>& args, Stream stream) {
       Both(AccessOf(args.dout, args.dtable, args.dposition), AccessOfRows<kSize>(args.channels));
   access == Access::kPacks ? RunTable<N, kSize>(args, stream) : RunTable<N, 1>(args, stream);
   if (args.dposition == nullptr) return;
+  if (args.place != nullptr) {
+    EmbeddingBackwardArgs<N> positions = args;
+    positions.first = 0;
+    positions.vocabulary = args.tokens;
+    positions.token = args.place;
+    positions.dtable = args.dposition;
+    return access == Access::kPacks ? RunTable<N, kSize>(positions, stream)
+                                    : RunTable<N, 1>(positions, stream);
+  }
   LaunchForEach<kSize>(access, args.tokens * args.channels,
                        AddPositionsEach<N>{args, MaskOf(args.dropout)}, stream);
 }

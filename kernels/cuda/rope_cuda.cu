@@ -13,7 +13,8 @@ constexpr int kThreads = 128;
 
 template <typename N, int kSize>
 __global__ void __launch_bounds__(kThreads) TurnHeads(RopeArgs<N> a) {
-  const int64_t half = a.head_dim / 2, t = BlockX() % a.tokens;
+  const int64_t half = a.head_dim / 2;
+  const int64_t t = a.position != nullptr ? a.position[BlockX()] : BlockX() % a.tokens;
   const int packs = static_cast<int>(half / kSize), all = static_cast<int>(a.heads) * packs;
   const float *cosine = a.cosine + t * half, *sine = a.sine + t * half;
   const float sign = a.turn == Turn::kForward ? 1 : -1;

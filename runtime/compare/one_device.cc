@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "kernels/elementwise.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/model/executor.h"
 #include "runtime/plan/binding.h"
+#include "runtime/plan/document_bounds.h"
 #include "runtime/run/fill_states.h"
 #include "schema/model/workspace.h"
 #include "schema/routines.h"
@@ -50,6 +52,7 @@ class OneDeviceOf : public OneDevice {
                              MakeKernels(one_, 0, args_.threads, device_.get()));
     for (int stage = 0; stage < one_.stages; ++stage)
       calls_.push_back(BindStage(one_, 0, stage, 0, *device_));
+    documents_.emplace(job_, &args_.inputs->batches(), BindDocuments(one_, 0, *device_));
     PP_RETURN_IF_ERROR(FillAll());
     FillLossScale(one_, 0, args_.inputs->loss_scale(), device_.get());
     for (int stage = 0; args_.noise.any() && stage < one_.stages; ++stage) DisturbWeights(stage);
@@ -214,6 +217,8 @@ class OneDeviceOf : public OneDevice {
     PP_RETURN_IF_ERROR(batches.Targets(step_, replica, micro, numbers(targets_)));
     const Result<double> per_token = batches.PerToken(step_);
     PP_RETURN_IF_ERROR(per_token.status());
+    StageCall documents;
+    PP_RETURN_IF_ERROR(documents_->Bring(step_, replica, micro, &device_->compute(), &documents));
     ValueName name{.step = step_, .replica = replica, .micro = micro};
     const auto run = [&](int stage, Op op) {
       StageCall call = CallOf(stage, op);
@@ -221,6 +226,8 @@ class OneDeviceOf : public OneDevice {
       call.accumulate = update;
       call.first_sequence = batches.FirstSequence(step_, replica, micro);
       call.per_token = *per_token;
+      call.first_keys = documents.first_keys;
+      call.positions = documents.positions;
       executor_->Run(call);
       return call;
     };
@@ -312,6 +319,7 @@ class OneDeviceOf : public OneDevice {
   const Job job_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<StageExecutor> executor_;
+  std::optional<DocumentBounds> documents_;
   ValueReader reader_;
   Room room_;
   std::vector<Places> places_;    // by stage

@@ -40,8 +40,12 @@ struct StageCall {
   kernels::LossScale* scaling = nullptr;
 
   // Values.
-  int32_t* tokens = nullptr;         // [B, T] first stage: all but BW_input
-  int32_t* targets = nullptr;        // [B, T] last stage: forwards, RE; -1 takes no part
+  int32_t* tokens = nullptr;   // [B, T] first stage: all but BW_input
+  int32_t* targets = nullptr;  // [B, T] last stage: forwards, RE; -1 takes no part
+  // Of packed documents, [B, T]: the first key that each query sees, and each token's position in
+  // its document. Null: a sequence is one document.
+  const int32_t* first_keys = nullptr;
+  const int32_t* positions = nullptr;
   std::byte* act_before = nullptr;   // act(s-1,m), instead of tokens
   std::byte* act = nullptr;          // act(s,m); forwards
   double* loss = nullptr;            // last stage, forwards: sum over the micro-batch's tokens

@@ -1,6 +1,7 @@
 #include "runtime/files/batches.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "runtime/files/permutation.h"
@@ -158,7 +159,7 @@ Result<double> Batches::PerToken(int64_t step) const {
 }
 
 Result<int64_t> Batches::EmptySteps(int64_t step) const {
-  if (!args_.dataset->has_target_bits()) return 0;  // every sequence has targets
+  if (!args_.dataset->has_uncounted_targets()) return 0;  // every sequence has targets
   const std::lock_guard lock(mutex_);
   while (asked_ != step) {
     const int64_t between = asked_ < step ? asked_ : asked_ - 1;
@@ -185,6 +186,15 @@ Status Batches::Targets(int64_t step, int replica, int micro, int32_t* targets) 
     int32_t* out = std::exchange(targets, targets + args_.sequence_length);
     if (n >= 0) return args_.dataset->Targets(n, out);
     std::fill_n(out, args_.sequence_length, -1);
+    return Status();
+  });
+}
+
+Status Batches::DocumentPositions(int64_t step, int replica, int micro, int32_t* positions) const {
+  return ForEachSequence(step, replica, micro, [&](int64_t n) {
+    int32_t* out = std::exchange(positions, positions + args_.sequence_length);
+    if (n >= 0) return args_.dataset->DocumentPositions(n, out);
+    std::iota(out, out + args_.sequence_length, 0);
     return Status();
   });
 }

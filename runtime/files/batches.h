@@ -94,6 +94,11 @@ class Batches {
   // [B, T] tokens of a micro-batch. Errors: an illegal token.
   virtual Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
   virtual Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
+  // Whether those sequences are packed documents, and the position of each token in its own, [B,
+  // T].
+  int64_t sequence_length() const { return args_.sequence_length; }
+  bool has_documents() const { return args_.dataset != nullptr && args_.dataset->has_documents(); }
+  Status DocumentPositions(int64_t step, int replica, int micro, int32_t* positions) const;
   virtual Draw DrawAt(int64_t) const { return {}; }
 
  private:

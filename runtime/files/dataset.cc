@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iterator>
 #include <utility>
@@ -48,9 +49,9 @@ Result<Dataset> Dataset::Open(const std::vector<std::string>& paths, const Optio
     return Status::Invalid(
         fmt::format("{}: {} token{} (at least 2: one, and the next one to predict)", Named(paths),
                     dataset.tokens(), dataset.tokens() == 1 ? "" : "s"));
-  const Result<int64_t> counted = dataset.Counted(0, dataset.sequences());
-  PP_RETURN_IF_ERROR(counted.status());
-  if (*counted == 0)
+  const Result<bool> has_targets = dataset.HasTargets();
+  PP_RETURN_IF_ERROR(has_targets.status());
+  if (!*has_targets)
     return Status::Invalid(
         fmt::format("{}: no token counts as a target (at least one)", Named(paths)));
   PP_RETURN_IF_ERROR(dataset.Scan());
@@ -72,6 +73,14 @@ Status Dataset::Add(std::unique_ptr<TokenReader> file) {
                                        file->path(), rows(*file), files_[0]->path(),
                                        rows(*files_[0])));
   }
+  if (options_.documents && !options_.end_of_text) {
+    if (file->documents() == 0 && file->tokens() > 0)
+      return Status::Invalid(fmt::format(
+          "{}: does not say where its documents begin (--end-of-text ID, a token file of "
+          "tools/tokens or a Megatron dataset)",
+          file->path()));
+    PP_RETURN_IF_ERROR(file->CheckDocuments());
+  }
   begins_.push_back(begins_.back() + file->tokens());
   files_.push_back(std::move(file));
   return {};
@@ -79,7 +88,11 @@ Status Dataset::Add(std::unique_ptr<TokenReader> file) {
 
 Result<uint64_t> Dataset::Digest() const {
   std::vector<const InputFile*> files;
-  for (const auto& file : files_) files.push_back(&file->file());
+  for (const auto& file : files_) {
+    files.push_back(&file->file());
+    if (options_.documents && file->documents_file() != nullptr)
+      files.push_back(file->documents_file());
+  }
   return pp::Digest(files);
 }
 
@@ -117,9 +130,25 @@ Status Dataset::Read(int64_t first, int64_t count, int32_t* out) const {
   });
 }
 
-bool Dataset::has_target_bits() const {
-  return std::any_of(files_.begin(), files_.end(),
-                     [](const auto& file) { return file->has_target_bits(); });
+bool Dataset::has_uncounted_targets() const {
+  const auto has_bits = [](const auto& file) { return file->has_target_bits(); };
+  return options_.documents || std::any_of(files_.begin(), files_.end(), has_bits);
+}
+
+Result<bool> Dataset::HasTargets() const {
+  const int64_t at_once = options_.documents ? 64 : sequences();  // of documents all are looked at
+  for (int64_t n = 0; n < sequences(); n += at_once) {
+    const Result<int64_t> counted = Counted(n, std::min(at_once, sequences() - n));
+    PP_RETURN_IF_ERROR(counted.status());
+    if (*counted > 0) return true;
+  }
+  return false;
+}
+
+Status Dataset::MarkStarts(const TokenReader& file, int64_t first, int64_t count,
+                           int32_t* marks) const {
+  if (!options_.documents) return {};
+  return file.MarkStarts(options_.end_of_text, first, count, marks);
 }
 
 int64_t Dataset::Positions(int64_t n, int64_t count) const {
@@ -130,13 +159,32 @@ int64_t Dataset::Positions(int64_t n, int64_t count) const {
 Result<int64_t> Dataset::Counted(int64_t n, int64_t count) const {
   int64_t counted = 0;
   const auto add = [&](const TokenReader& file, int64_t first, int64_t there) {
-    const Result<int64_t> before = file.CountedBefore(first);
-    PP_RETURN_IF_ERROR(before.status());
-    const Result<int64_t> after = file.CountedBefore(first + there);
-    if (after.ok()) counted += *after - *before;
-    return after.status();
+    const Result<int64_t> in = CountedIn(file, first, there);
+    if (in.ok()) counted += *in;
+    return in.status();
   };
   PP_RETURN_IF_ERROR(ForEachPart(n * options_.sequence_length + 1, Positions(n, count), add));
+  return counted;
+}
+
+Result<int64_t> Dataset::CountedIn(const TokenReader& file, int64_t first, int64_t count) const {
+  int64_t counted = 0;
+  if (!options_.documents) {
+    const Result<int64_t> before = file.CountedBefore(first);
+    PP_RETURN_IF_ERROR(before.status());
+    const Result<int64_t> after = file.CountedBefore(first + count);
+    PP_RETURN_IF_ERROR(after.status());
+    return *after - *before;
+  }
+  std::array<int32_t, 2048> marks;
+  for (const int64_t end = first + count; first < end;) {
+    const int64_t there = std::min(std::ssize(marks), end - first);
+    marks.fill(0);
+    PP_RETURN_IF_ERROR(file.Mask(first, there, marks.data()));
+    PP_RETURN_IF_ERROR(MarkStarts(file, first, there, marks.data()));
+    counted += std::count(marks.begin(), marks.begin() + there, 0);
+    first += there;
+  }
   return counted;
 }
 
@@ -145,10 +193,26 @@ Status Dataset::Targets(int64_t n, int32_t* targets) const {
   const int64_t sequence = n % sequences();
   return ForEachPart(sequence * options_.sequence_length + 1, Positions(sequence, 1),
                      [&](const TokenReader& file, int64_t first, int64_t there) {
-                       const Status status = file.Mask(first, there, targets);
+                       Status status = file.Mask(first, there, targets);
+                       if (status.ok()) status = MarkStarts(file, first, there, targets);
                        targets += there;
                        return status;
                      });
+}
+
+Status Dataset::DocumentPositions(int64_t n, int32_t* positions) const {
+  const int64_t sequence = n % sequences(), length = options_.sequence_length;
+  std::fill_n(positions, length, 0);
+  int32_t* marks = positions;
+  const auto mark = [&](const TokenReader& file, int64_t first, int64_t there) {
+    const Status status = MarkStarts(file, first, there, marks);
+    marks += there;
+    return status;
+  };
+  PP_RETURN_IF_ERROR(ForEachPart(sequence * length, Positions(sequence, 1), mark));
+  positions[0] = 0;
+  for (int64_t t = 1; t < length; ++t) positions[t] = positions[t] < 0 ? 0 : positions[t - 1] + 1;
+  return {};
 }
 
 // The tokens of sequence n, each by `shift` tokens later; `missing` where there is no target.

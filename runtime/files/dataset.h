@@ -18,10 +18,16 @@
 // the end of the data. What it lacks are inputs 0 and targets -1, which take no part
 // (kernels::kIgnored), so that every token but the first is a target once. One of which its file
 // says that it does not count is -1, too.
+//
+// Sequences may be packed documents, which do not see one another: each begins at position 0, a
+// sequence begins one anew, and the first token of a document is no target. Where they begin the
+// files say (token files, Megatron datasets), or a token that ends each; a file's first token
+// begins one.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,13 +44,17 @@ class Dataset {
   struct Options {
     int vocab_size = 0;       // a token t is legal when 0 <= t < vocab_size
     int sequence_length = 0;  // T below, at least 1
+    bool documents = false;   // sequences are packed documents
+    std::optional<int32_t>
+        end_of_text;  // that ends each of them; none: the files say where they begin
   };
 
   // In this order; a file may be there twice. Errors (Invalid): a file is missing, empty, a
   // directory, truncated, damaged, of a format that is no text (not_text.h), or does not go with
-  // the first; all together hold fewer than 2 tokens, none that counts as a target, or an illegal
-  // token in the first 2^29 of those that no header vouches for.
-  // Failed: one cannot be read, or this process may not open so many. REQUIRES: at least one path.
+  // the first, or does not say where its documents begin; all together hold fewer than 2 tokens,
+  // none that counts as a target, or an illegal token in the first 2^29 of those that no header
+  // vouches for. Failed: one cannot be read, or this process may not open so many. REQUIRES: at
+  // least one path.
   static Result<Dataset> Open(const std::vector<std::string>& paths, const Options& options);
 
   // How many tokens there are, and how many sequences: (tokens - 1) / T, rounded up.
@@ -56,16 +66,20 @@ class Dataset {
   bool is_text() const { return files_[0]->is_text(); }
   // Every so many tokens are one example, in all files; 0: they are a stream.
   int64_t row() const { return files_[0]->row(); }
-  // Whether a file says which targets count; otherwise all do.
-  bool has_target_bits() const;
+  // Whether some targets may not count.
+  bool has_uncounted_targets() const;
+  // Whether sequences are packed documents.
+  bool has_documents() const { return options_.documents; }
 
   // The targets of `count` sequences from n on, and how many of them count. Reads no tokens, but
-  // may read target bits. Failed: a file has been cut short. Nothing is allocated unless there is
-  // an error. REQUIRES: 0 <= n, n + count <= sequences().
+  // target bits and, of packed documents, what says where they begin. Failed: a file has been cut
+  // short. Nothing is allocated unless there is an error. REQUIRES: 0 <= n, n + count <=
+  // sequences().
   int64_t Positions(int64_t n, int64_t count) const;
   Result<int64_t> Counted(int64_t n, int64_t count = 1) const;
 
-  // Of the files with the tokens (see digest.h).
+  // Of the files with the tokens (see digest.h), and of those that say where packed documents
+  // begin.
   Result<uint64_t> Digest() const;
 
   // Tokens, from `first` on. Invalid: an illegal one. Failed: a file has been cut short. Nothing is
@@ -76,12 +90,18 @@ class Dataset {
   // again: n counts modulo sequences(). Errors: those of Read. REQUIRES: n >= 0.
   Status Inputs(int64_t n, int32_t* inputs) const { return Copy(n, 0, 0, inputs); }
   Status Targets(int64_t n, int32_t* targets) const;
+  // Of packed documents: the position of each input in its document.
+  Status DocumentPositions(int64_t n, int32_t* positions) const;
 
  private:
   explicit Dataset(const Options& options) : options_(options) {}
 
   Status Add(std::unique_ptr<TokenReader> file);
   Status Scan() const;
+  Result<bool> HasTargets() const;
+  Result<int64_t> CountedIn(const TokenReader& file, int64_t first, int64_t count) const;
+  // Puts -1 for each of these tokens of a file that begins a document, if they are packed.
+  Status MarkStarts(const TokenReader& file, int64_t first, int64_t count, int32_t* marks) const;
   Status Copy(int64_t n, int shift, int32_t missing, int32_t* out) const;
   // Calls f(file, first, count) for the part of each file in these tokens.
   template <typename F>

@@ -53,6 +53,10 @@ class TokenFile : public TokenReader {
   bool has_target_bits() const override { return (header_.flags & kHasTargetBits) != 0; }
   Result<int64_t> CountedBefore(int64_t token) const override;
   Status Mask(int64_t first, int64_t count, int32_t* targets) const override;
+  int64_t documents() const override { return static_cast<int64_t>(header_.documents); }
+  Status DocumentStarts(int64_t first, int64_t count, int64_t* starts) const override {
+    return ReadWords(sections_.starts, first, count, reinterpret_cast<uint64_t*>(starts));
+  }
 
   // All but the header and the tokens.
   Status Verify();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 
@@ -39,6 +40,48 @@ Status TokenReader::Read(int64_t first, int64_t count, int32_t* out) const {
 }
 
 Status TokenReader::Mask(int64_t, int64_t, int32_t*) const { return {}; }
+
+Status TokenReader::DocumentStarts(int64_t, int64_t, int64_t*) const { return {}; }
+
+Status TokenReader::MarkStarts(std::optional<int32_t> end_of_text, int64_t first, int64_t count,
+                               int32_t* marks) const {
+  if (first == 0 && count > 0) marks[0] = -1;
+  return end_of_text ? MarkBehind(*end_of_text, first, count, marks)
+                     : MarkDocuments(first, count, marks);
+}
+
+Status TokenReader::MarkBehind(int32_t token, int64_t first, int64_t count, int32_t* marks) const {
+  std::array<int32_t, 2048> before;  // what is before each of some tokens
+  for (int64_t at = std::max<int64_t>(first, 1), end = first + count; at < end;) {
+    const int64_t there = std::min(std::ssize(before), end - at);
+    PP_RETURN_IF_ERROR(Read(at - 1, there, before.data()));
+    for (int64_t i = 0; i < there; ++i)
+      if (before[i] == token) marks[at + i - first] = -1;
+    at += there;
+  }
+  return {};
+}
+
+Status TokenReader::MarkDocuments(int64_t first, int64_t count, int32_t* marks) const {
+  int64_t low = 0, high = documents();  // the number of the first one from `first` on
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    int64_t start = 0;
+    PP_RETURN_IF_ERROR(DocumentStarts(middle, 1, &start));
+    start < first ? low = middle + 1 : high = middle;
+  }
+  std::array<int64_t, 64> starts;
+  while (low < documents()) {
+    const int64_t there = std::min(std::ssize(starts), documents() - low);
+    PP_RETURN_IF_ERROR(DocumentStarts(low, there, starts.data()));
+    for (int64_t i = 0; i < there; ++i) {
+      if (starts[i] >= first + count) return {};
+      if (starts[i] >= first) marks[starts[i] - first] = -1;  // unless the file has changed
+    }
+    low += there;
+  }
+  return {};
+}
 
 Status TokenReader::Illegal(int64_t token, int64_t position) const {
   return Status::Invalid(

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,21 @@ class TokenReader {
   // Puts -1 for each of the tokens from `first` on that does not count. REQUIRES: as Read.
   virtual Status Mask(int64_t first, int64_t count, int32_t* targets) const;
 
+  // How many documents it has, back to back; 0: it does not say where they begin.
+  virtual int64_t documents() const { return 0; }
+  // The first tokens of `count` documents from number `first` on. REQUIRES: 0 <= first, first +
+  // count <= documents().
+  virtual Status DocumentStarts(int64_t first, int64_t count, int64_t* starts) const;
+  // That what says so is right, if opening has not made sure of it.
+  virtual Status CheckDocuments() const { return {}; }
+  // What says so, if it is another file.
+  virtual const InputFile* documents_file() const { return nullptr; }
+  // Puts -1 for each of the tokens from `first` on that begins a document: the file's first one,
+  // and each one behind `end_of_text`, or, without that, those of DocumentStarts. REQUIRES: as
+  // Read.
+  Status MarkStarts(std::optional<int32_t> end_of_text, int64_t first, int64_t count,
+                    int32_t* marks) const;
+
   // Invalid: an illegal token. Failed, as of all that read: the file has been cut short. Allocates
   // nothing unless there is an error; any number of threads can read. REQUIRES: 0 <= first, first +
   // count <= tokens().
@@ -60,6 +76,8 @@ class TokenReader {
   template <typename Token>
   Status Convert(const std::byte* bytes, int64_t first, int64_t count, int32_t* out) const;
   Status Convert(const std::byte* bytes, int64_t first, int64_t count, int32_t* out) const;
+  Status MarkBehind(int32_t token, int64_t first, int64_t count, int32_t* marks) const;
+  Status MarkDocuments(int64_t first, int64_t count, int32_t* marks) const;
 
   const Place place_;
 };

@@ -79,7 +79,7 @@ class KernelOperators : public Operators {
                                        .out = Act(call.out),
                                        .lse = call.statistics,
                                        .dropout = Dropout(call),
-                                       .first_keys = {kernels_.first_keys()}});
+                                       .first_keys = Keys(call)});
       case OperatorKind::kHeadNorm:
         return acts_.HeadNormForward({.rows = rows_,
                                       .heads = op.heads,
@@ -162,7 +162,7 @@ class KernelOperators : public Operators {
                                         .dout = Act(call.d_out),
                                         .dqkv = Act(call.d_in),
                                         .dropout = Dropout(call),
-                                        .first_keys = {kernels_.first_keys()}});
+                                        .first_keys = Keys(call)});
       case OperatorKind::kHeadNorm:
         acts_.HeadNormBackward({.rows = rows_,
                                 .heads = op.heads,
@@ -284,7 +284,8 @@ class KernelOperators : public Operators {
                             .table = call.parameters[0],
                             .position = peers_.index() == 0 ? call.parameters[1] : nullptr,
                             .out = all,
-                            .dropout = alone ? Dropout(call) : kernels::DropoutKey{}});
+                            .dropout = alone ? Dropout(call) : kernels::DropoutKey{},
+                            .place = call.stage->positions});
     if (alone) return;
     peers_.Sum(all, op.out);
     Settle();
@@ -419,7 +420,8 @@ class KernelOperators : public Operators {
                              .dout = peers_.shares() ? Act(call.all) : Act(call.d_out),
                              .dtable = call.gradients[0],
                              .dposition = call.gradients[1],
-                             .dropout = Dropout(call)});
+                             .dropout = Dropout(call),
+                             .place = call.stage->positions});
   }
 
   // Queries and keys are adjacent.
@@ -434,7 +436,8 @@ class KernelOperators : public Operators {
                 .cosine = cosine,
                 .sine = sine,
                 .x = x,
-                .turn = turn});
+                .turn = turn,
+                .position = call.stage->positions});
   }
 
   // RMSNorm has none.
@@ -444,6 +447,11 @@ class KernelOperators : public Operators {
 
   kernels::AttentionShape Heads(const Operator& op) const {
     return {batch_, sequence_, op.heads, op.head_dim, op.kv_heads, peers_.index() * op.heads};
+  }
+
+  kernels::FirstKeys Keys(const OperatorCall& call) const {
+    if (call.stage->first_keys == nullptr) return {kernels_.first_keys()};
+    return {call.stage->first_keys, sequence_};
   }
 
   kernels::DropoutKey Dropout(const OperatorCall& call) const {

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "schema/model/workspace.h"
 #include "schema/sections.h"
 #include "schema/semantics/memory.h"
 
@@ -165,6 +166,13 @@ const Region* FindRegion(const DeviceList& list, Kind kind, int stage, int pipe)
   return nullptr;
 }
 
+std::byte* BindDocuments(const Program& program, int device, const Device& memory) {
+  if (!program.job->documents) return nullptr;
+  const Region* workspace = FindRegion(program.lists[device], Kind::kWorkspace, -1, -1);
+  PP_CHECK(workspace != nullptr);  // verified
+  return memory.at(workspace->offset + WorkspaceOf(*program.job).documents);
+}
+
 std::unique_ptr<Kernels> MakeKernels(const Program& program, int device, int threads,
                                      Device* memory) {
   const Region* workspace = FindRegion(program.lists[device], Kind::kWorkspace, -1, -1);
@@ -203,6 +211,7 @@ BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& 
   bound.overlaps = program.overlaps;
   bound.waits_for = std::move(walk.waits_for);
   bound.freed = std::move(walk.freed);
+  bound.documents = BindDocuments(program, device, memory);
   bound.calls.resize(size);
   bound.versions.resize(size, 1);
   bound.weights_bytes.resize(size);

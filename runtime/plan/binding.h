@@ -49,6 +49,7 @@ struct BoundList {
   std::vector<int32_t> compute;        // what the compute lane executes, in order
   std::vector<bool> releases;          // what another lane waits for
   std::vector<Freed> freed;            // by index
+  std::byte* documents = nullptr;      // Workspace::documents; null: the plan has no room for them
 
   bool Executes(int index, BodyPart part) const {
     if (part == BodyPart::kAll) return true;
@@ -73,6 +74,9 @@ BoundList Bind(const Program& program, int device, BodyWalk walk, const Device& 
 
 // The states of one copy of a stage, and the shared parts of the device that it uses; no values.
 StageCall BindStage(const Program& program, int device, int stage, int pipe, const Device& memory);
+
+// Where the bounds of packed documents are (BoundList::documents).
+std::byte* BindDocuments(const Program& program, int device, const Device& memory);
 
 // Kernels for a rank of that place, in the plan's workspace.
 std::unique_ptr<Kernels> MakeKernels(const Program& program, int device, int threads,

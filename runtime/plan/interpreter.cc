@@ -13,7 +13,8 @@ Interpreter::Interpreter(const Args& args)
     : args_(args),
       queue_(args.device->compute()),
       norm_blocks_(NormBlocks(*args.program->job)),
-      tokens_(args.program->job->tokens()) {
+      tokens_(args.program->job->tokens()),
+      documents_(*args.program->job, args.batches, args.list->documents) {
   for (StepResult& result : results_) {
     result.losses.resize(args.program->microbatches);
     result.made_by.resize(args.program->microbatches);
@@ -37,6 +38,7 @@ Status Interpreter::Run(const Iteration& iteration) {
   const int64_t step = iteration.number + iteration.others - (args_.list->overlaps ? 1 : 0);
   if (step > 0) queue_.Stamp(&ResultOf(step).begin_seconds);
   args_.lanes->Begin(iteration);
+  documents_.Forget();
   next_freed_ = 0;
   for (const int32_t index : args_.list->compute) {
     if (args_.stop->load(std::memory_order_relaxed)) return {};
@@ -147,6 +149,8 @@ Status Interpreter::MakeCall(int index, const Iteration& iteration, StageCall* c
 Status Interpreter::Compute(int index, const Iteration& iteration) {
   StageCall call;
   PP_RETURN_IF_ERROR(MakeCall(index, iteration, &call));
+  if (call.micro >= 0)
+    PP_RETURN_IF_ERROR(documents_.Bring(call.step, args_.replica, call.micro, &queue_, &call));
   queue_.Submit(*args_.executor, call);
   const bool forward =
       call.op == Op::kForward || call.op == Op::kForwardDrop || call.op == Op::kEvaluate;

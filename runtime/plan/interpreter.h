@@ -14,6 +14,7 @@
 #include "runtime/device/device.h"
 #include "runtime/files/batches.h"
 #include "runtime/plan/binding.h"
+#include "runtime/plan/document_bounds.h"
 #include "runtime/plan/lanes.h"
 #include "runtime/plan/recorder.h"
 
@@ -81,7 +82,8 @@ class Interpreter {
   const int64_t norm_blocks_;
   std::array<StepResult, kResults> results_;
   std::vector<int32_t> tokens_;  // of one sequence group, on their way to the device
-  size_t next_freed_ = 0;        // in list->freed
+  DocumentBounds documents_;
+  size_t next_freed_ = 0;  // in list->freed
   TimeSpent time_;
   std::atomic<int> current_{0};
   std::atomic<int64_t> executed_{0};

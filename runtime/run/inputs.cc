@@ -17,6 +17,7 @@ Status Inputs::Open(std::vector<std::string>* notes) {
   if (checkpoint_) PP_RETURN_IF_ERROR(CheckCheckpoint(notes));
   const bool first = options_.transport == nullptr || options_.transport->rank() == 0;
   PP_RETURN_IF_ERROR(CheckLora());
+  PP_RETURN_IF_ERROR(CheckDocuments());
   if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
   if (first && !options_.adapter.empty()) PP_RETURN_IF_ERROR(CheckAdapter(notes));
   if (program_.job->lora.given() && options_.weights.empty() && !checkpoint_)
@@ -196,6 +197,16 @@ Status Inputs::CheckLora() const {
   return {};
 }
 
+Status Inputs::CheckDocuments() const {
+  if (options_.documents && !program_.job->documents)
+    return Status::Invalid(
+        "--documents: the plan has no room for their bounds (pipec compile --documents)");
+  const int tokens = program_.job->model.vocab_size;
+  if (options_.end_of_text.value_or(0) < tokens) return {};
+  return Status::Invalid(fmt::format("--end-of-text: {} (a token of the model, 0 to {})",
+                                     *options_.end_of_text, tokens - 1));
+}
+
 Status Inputs::CheckAdapter(std::vector<std::string>* notes) const {
   Result<WeightSource> made = WeightSource::New(seed());
   PP_RETURN_IF_ERROR(made.status());
@@ -266,8 +277,11 @@ void Inputs::TellChanges(std::vector<std::string>* notes) const {
 Result<Dataset> Inputs::OpenDataset(const std::vector<std::string>& files) const {
   constexpr int kBytes = 256;
   const int tokens = program_.job->model.vocab_size;
-  Result<Dataset> dataset = Dataset::Open(
-      files, {.vocab_size = tokens, .sequence_length = program_.job->sequence_length});
+  Dataset::Options rows{.vocab_size = tokens,
+                        .sequence_length = program_.job->sequence_length,
+                        .documents = options_.documents};
+  if (options_.end_of_text) rows.end_of_text = static_cast<int32_t>(*options_.end_of_text);
+  Result<Dataset> dataset = Dataset::Open(files, rows);
   if (!dataset.ok()) return dataset;
   if (const int64_t row = dataset->row(); row > 0 && row != program_.job->sequence_length)
     return Status::Invalid(

@@ -71,6 +71,7 @@ class Inputs {
   Position SavedPosition() const;
   Position PositionBefore() const;
   Status CheckLora() const;
+  Status CheckDocuments() const;
   Status CheckAdapter(std::vector<std::string>* notes) const;
   Status CheckWeights(std::vector<std::string>* notes) const;
   Status OpenSource(std::vector<std::string>* notes);

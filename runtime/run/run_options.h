@@ -29,7 +29,11 @@ struct RunOptions {
   int64_t epochs = 0;             // of the data, instead of optimizer.steps; 0: by steps
   bool shuffle = false;           // the sequences of each pass
   bool bytes = false;             // a text's bytes are tokens of any vocabulary, and of any weights
-  std::string weights;            // a folder with model.safetensors; empty: a new model
+  // Sequences are packed documents, and the token that ends each; by default the data says where
+  // they begin.
+  bool documents = false;
+  std::optional<int64_t> end_of_text;
+  std::string weights;  // a folder with model.safetensors; empty: a new model
   UnusedWeights unused_weights = UnusedWeights::kRefuse;
   std::string adapter;           // a folder with an adapter to start from; empty: a new one
   std::optional<uint64_t> seed;  // of new weights and dropout; by default 1

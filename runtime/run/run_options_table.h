@@ -186,6 +186,12 @@ inline constexpr OptionGroup kTrainingOptions{"Training", std::tuple{
     RunOption{"--bytes", &RunOptions::bytes, "",
               "a text's bytes are tokens, though the model has more than 256 or weights of "
               "--weights", {}, "", Decides::kAgreed},
+    RunOption{"--documents", &RunOptions::documents, "",
+              "sequences are packed documents, which do not see one another (of a plan compiled with "
+              "--documents)", {}, "", Decides::kNumbers},
+    RunOption{"--end-of-text", &RunOptions::end_of_text, "ID",
+              "the token that ends each document (by default the data says where each begins)",
+              Whole(0), "none", Decides::kNumbers, "--documents"},
     RunOption{"--weights", &RunOptions::weights, "PATH",
               "safetensors to start from: a file, an index or their folder",
               {}, "", Decides::kAgreed},

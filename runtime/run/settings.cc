@@ -12,11 +12,20 @@
 namespace pp {
 namespace {
 
-// They decide where and when something is computed, and whose memory it takes; or, --lora, a
-// checkpoint refuses to change them.
-constexpr std::string_view kNoNumbers[] = {
-    "--backend", "--layers-per-stage", "--lora",      "--passes", "--costs", "--p2p", "--zero",
-    "--tied",    "--rank-order",       "--batch-ramp"};
+// They decide where and when something is computed, and whose memory it takes, or, --documents, for
+// what there is room; or, --lora, a checkpoint refuses to change them.
+constexpr std::string_view kNoNumbers[] = {"--backend",
+                                           "--layers-per-stage",
+                                           "--lora",
+                                           "--passes",
+                                           "--costs",
+                                           "--p2p",
+                                           "--zero",
+                                           "--tied",
+                                           "--rank-order",
+                                           "--documents",
+                                           "--document-length",
+                                           "--batch-ramp"};
 
 // As checkpoints of before called them.
 constexpr std::pair<const char*, const char*> kFormerNames[] = {

@@ -103,6 +103,7 @@ Job Job::OfShape(int shape) const {
   if (!shapes.given()) return one;
   one.micro_batch_size = shapes.runs[shape].extent.sequences;
   one.sequence_length = shapes.runs[shape].extent.tokens;
+  one.document_length = std::min(one.document_length, one.sequence_length);
   one.shapes = {};
   return one;
 }
@@ -155,6 +156,13 @@ Status CheckJob(const Job& job) {
         "of {} tokens)",
         job.micro_batch_size, job.sequence_length, job.tp, job.tp));
   }
+  if (job.document_length > 0 && !job.documents)
+    return Status::Invalid(
+        fmt::format("--document-length: {} (with --documents)", job.document_length));
+  if (job.document_length > job.sequence_length)
+    return Status::Invalid(
+        fmt::format("--document-length: is {} (1 to {}, the tokens of a sequence)",
+                    job.document_length, job.sequence_length));
   PP_RETURN_IF_ERROR(CheckKeep(job, table));
   PP_RETURN_IF_ERROR(CheckLora(job.lora, table));
   if (const double bytes = EstimateBytes(job); bytes > kMaxBytes) {

@@ -45,6 +45,12 @@ struct Job {
 
   Lora lora;  // what is trained, if it is not all
 
+  // Sequences may be packed documents, for whose bounds a rank then has room (Workspace).
+  bool documents = false;
+  // How long the document of a mean token is, by which attention is priced; 0: as a sequence.
+  int document_length = 0;
+  int attention_length() const { return document_length > 0 ? document_length : sequence_length; }
+
   Dtype dtype = Dtype::kFp32;
   // Whose memory is counted. Any kind can run it (AddRegions in schema/semantics/regions.h).
   DeviceKind backend = DeviceKind::kCpu;
@@ -89,7 +95,7 @@ inline constexpr std::tuple kJobAttributes{
               1,
               INT32_MAX,
               HeaderLine::kShared},
-    Attribute{"shapes", &Job::shapes, 11, "--shapes",
+    Attribute{"shapes", &Job::shapes, 13, "--shapes",
               "micro-batches x tokens, perhaps x sequences: 8x1024,4x2048x2 (sets --microbatches, "
               "--seq-length and --micro-batch-size)"},
     Attribute{"layers", &Job::layers_per_stage, 3, "--layers-per-stage",
@@ -115,6 +121,18 @@ inline constexpr std::tuple kJobAttributes{
     Attribute{"lora", &Job::lora, 10, "--lora",
               "train low-rank adapters alone: r=16,alpha=32, then names of Linears, or all-linear "
               "(default: q_proj,v_proj, or GPT-2's c_attn)"},
+    Attribute{
+        "documents", &Job::documents, 11, "--documents",
+        "room for the bounds of documents that are packed in sequences, for piperun --documents"},
+    Attribute{"document-length",
+              &Job::document_length,
+              12,
+              "--document-length",
+              "price attention by documents of so many tokens (default: of a sequence's)",
+              {},
+              0,
+              INT32_MAX,
+              HeaderLine::kShared},
     Attribute{"dtype", &Job::dtype, 7, "--dtype", "of activations and messages", kDtypeNames},
     Attribute{"backend", &Job::backend, 8, "--backend",
               "whose memory the plan counts; either runs on both", kDeviceKindNames},

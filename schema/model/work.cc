@@ -6,7 +6,7 @@ StageWork WorkOf(const Operator& op, const Job& job) {
   // A peer may have only its share of the stream.
   const bool shares = op.kind == OperatorKind::kNorm || op.kind == OperatorKind::kResidual;
   const auto n = static_cast<double>(shares ? job.stream_tokens() : job.tokens());
-  const double forward = 2 * n * MultiplyAdds(op, job.sequence_length);
+  const double forward = 2 * n * MultiplyAdds(op, job.attention_length());
   double parameters = 0, trained = 0;
   for (const Parameter& parameter : op.parameters) {
     const double size = static_cast<double>(parameter.rows) * static_cast<double>(parameter.cols);

@@ -125,6 +125,23 @@ TEST_CASE("every scheme trains on a GPU as on a CPU") {
   }
 }
 
+TEST_CASE("packed documents on a GPU") {
+  for (const char* family : {"gpt2", "llama", "qwen3", "mistral"})
+    for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
+      const Messages messages = dtype == Dtype::kFp32 ? Messages::kCopies : Messages::kStaged;
+      const Job job = {.micro_batch_size = 2, .documents = true, .dtype = dtype};
+      CompareWithCpu({.scheme = "zb-v", .shape = {2, 4, 0}, .job = job}, family, messages);
+      CompareWithCpu({.scheme = "1f1b", .shape = {2, 4}, .passes = "mario", .job = job}, family,
+                     messages);
+      CompareWithCpu({.scheme = "pipedream-2bw", .shape = {2, 4}, .job = job}, family, messages);
+      Job peers = job;
+      peers.tp = 2;
+      peers.sequence_parallel = true;
+      CompareWithCpu({.scheme = "1f1b", .shape = {2, 4}, .replicas = 2, .job = peers}, family,
+                     messages);
+    }
+}
+
 TEST_CASE("replicas, shards, peers and recomputation on a GPU") {
   for (const Dtype dtype : {Dtype::kFp32, Dtype::kBf16}) {
     const auto compare = [&](CompileOptions options, const char* family) {

@@ -1,6 +1,6 @@
 // Everything that pipec compiles, trains: schemes x passes x p2p x replicas x ZeRO x devices, and
-// models x schemes x pipeline, tensor and data parallelism, and stages without layers, five steps
-// each with ranks as threads, as a table.
+// models x schemes x pipeline, tensor and data parallelism, stages without layers, and packed
+// documents, five steps each with ranks as threads, as a table.
 //
 //   same bits   one copy of the weights, one replica: losses and norms have the bits of one device
 //   close       several copies or tensor-parallel peers: within 1e-5 of one device on the same
@@ -62,12 +62,13 @@ struct Cell {
   Dtype dtype = Dtype::kFp32;
   std::vector<int> layers = {};  // of each stage; empty: as many each
   bool own_head = false;         // else the embedding's, where the scheme can
+  bool documents = false;        // packed, of a line each
 
   std::string Text() const {
     std::string cut;
     for (const int of_stage : layers) cut += (cut.empty() ? "" : ",") + std::to_string(of_stage);
     return (family == "gpt2" ? "" : family + " ") + (own_head ? "untied " : "") +
-           (cut.empty() ? "" : "layers " + cut + " ") +
+           (documents ? "documents " : "") + (cut.empty() ? "" : "layers " + cut + " ") +
            (dtype == Dtype::kFp32 ? "" : std::string(NameOf(dtype)) + " ") +
            (tp > 1 ? "tp " + std::to_string(tp) + " " : "") +
            (sequence_parallel ? "sequence-parallel " : "") + scheme +
@@ -111,6 +112,7 @@ Result<Program> CompileCell(const Cell& cell) {
                                  .sequence_parallel = cell.sequence_parallel,
                                  .recompute = cell.Dropped(),
                                  .keep = cell.Kept(),
+                                 .documents = cell.documents,
                                  .dtype = cell.dtype}};
   if (cell.passes == "fit-memory") options.fit.limit.values = {2};
   return Compile(options);
@@ -129,7 +131,9 @@ Comparison furthest_compared;
 
 Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
   TrainOptions options;
-  options.data = {SharedText()};
+  options.data = {program.job->documents ? SharedLines() : SharedText()};
+  options.documents = program.job->documents;
+  if (options.documents) options.end_of_text = '\n';
   options.optimizer.steps = kSteps;
   options.optimizer.learning_rate = 1e-3;
   options.optimizer.grad_clip = program.clip ? 1 : 0;
@@ -164,14 +168,16 @@ Numbers MustTrain(const Program& program, const LateDevices* late = nullptr) {
 
 // One device, one micro-batch after the other, on the sequences of all replicas.
 const Numbers& OneDevice(const Cell& cell, Dtype dtype) {
-  static std::map<std::tuple<std::string, bool, int, Dtype>, Numbers> known;
-  const auto [found, is_new] = known.try_emplace({cell.family, cell.tied(), cell.replicas, dtype});
+  static std::map<std::tuple<std::string, bool, int, Dtype, bool>, Numbers> known;
+  const auto [found, is_new] =
+      known.try_emplace({cell.family, cell.tied(), cell.replicas, dtype, cell.documents});
   if (is_new) {
-    CompileOptions options{
-        .scheme = "gpipe",
-        .shape = {1, kMicros * cell.replicas, 0},
-        .job = {
-            .model = TinyModel(cell.family, cell.tied()), .micro_batch_size = 1, .dtype = dtype}};
+    CompileOptions options{.scheme = "gpipe",
+                           .shape = {1, kMicros * cell.replicas, 0},
+                           .job = {.model = TinyModel(cell.family, cell.tied()),
+                                   .micro_batch_size = 1,
+                                   .documents = cell.documents,
+                                   .dtype = dtype}};
     const auto program = Compile(options);
     REQUIRE(program.ok());
     found->second = MustTrain(*program);
@@ -303,6 +309,35 @@ std::vector<Cell> KeepCells() {
   return cells;
 }
 
+// Each scheme, cut three ways, and what is dropped, split and kept.
+std::vector<Cell> DocumentCells() {
+  std::vector<Cell> cells;
+  for (const char* family : {"gpt2", "llama", "qwen3", "mistral"}) {
+    const auto add = [&](Cell cell) {
+      cell.family = family;
+      cell.documents = true;
+      cells.push_back(cell);
+    };
+    for (const Scheme& scheme : Schemes())
+      for (const int tp : {1, 2})
+        for (const int replicas : {1, 2})
+          add({.scheme = std::string(scheme.name),
+               .replicas = replicas,
+               .zero = replicas - 1,
+               .devices = 2,
+               .tp = tp,
+               .sequence_parallel = tp > 1});
+    for (const char* passes : {"mario", "split-backward", "fit-memory", "mario,split-backward"})
+      for (const char* recompute : {"stage", "attention"})
+        add({.scheme = "1f1b",
+             .passes = passes,
+             .devices = 4,
+             .recompute = std::string(passes).starts_with("mario") ? recompute : "stage",
+             .keeps = passes[0] != 'm'});
+  }
+  return cells;
+}
+
 std::vector<Cell> InAllTypes(std::vector<Cell> cells) {
   for (size_t i = 0, fp32 = cells.size(); i < fp32; ++i)
     for (const Dtype dtype : {Dtype::kBf16, Dtype::kFp16}) {
@@ -414,6 +449,8 @@ void CheckCells(std::vector<Cell> cells, size_t sample) {
 TEST_CASE("everything that pipec compiles, trains") { CheckCells(AllCells(), 90); }
 
 TEST_CASE("every model trains, cut three ways") { CheckCells(InAllTypes(ModelCells()), 50); }
+
+TEST_CASE("packed documents train") { CheckCells(DocumentCells(), 40); }
 
 TEST_CASE("stages without layers train") { CheckCells(BareStageCells(), 24); }
 

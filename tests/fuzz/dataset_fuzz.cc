@@ -1,6 +1,6 @@
 // Data sets of all three formats: whatever the bytes, opening them gives an error or sequences
 // whose tokens are in the vocabulary, and whose targets are their inputs, shifted by one, as far as
-// the file goes.
+// the file goes; or packed documents, whose positions begin at 0 and go up by 1.
 //
 // An input is | options, 1 byte | bytes of the index, 2 | index | data |; without an index there is
 // only the data.
@@ -23,9 +23,13 @@ void CheckSequence(const pp::Dataset& data, const pp::Dataset::Options& options,
   std::vector<int32_t> inputs(options.sequence_length), targets(options.sequence_length);
   const bool read = data.Inputs(n, inputs.data()).ok();
   if (!read || !data.Targets(n, targets.data()).ok()) return;
+  std::vector<int32_t> positions(options.sequence_length);
+  if (options.documents && !data.DocumentPositions(n, positions.data()).ok()) return;
   for (int i = 0; i < options.sequence_length; ++i) {
     PP_CHECK(inputs[i] >= 0 && inputs[i] < options.vocab_size);
-    PP_CHECK(targets[i] >= 0 ? i == 0 || inputs[i] == targets[i - 1] : inputs[i] == 0);
+    PP_CHECK(positions[i] == 0 || (i > 0 && positions[i] == positions[i - 1] + 1));
+    if (!options.documents)
+      PP_CHECK(targets[i] >= 0 ? i == 0 || inputs[i] == targets[i - 1] : inputs[i] == 0);
   }
 }
 
@@ -78,8 +82,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const pp::MemoryFile& file = index_bytes == 0 ? text : tokens;
   file.Fill(second);
   index.Fill(first);
-  const pp::Dataset::Options options{.vocab_size = kVocabularies[data[0] % 5],
-                                     .sequence_length = kLengths[data[0] / 5 % 3]};
+  pp::Dataset::Options options{.vocab_size = kVocabularies[data[0] % 5],
+                               .sequence_length = kLengths[data[0] / 5 % 3],
+                               .documents = data[0] / 15 % 3 > 0};
+  if (data[0] / 15 % 3 == 2) options.end_of_text = 5;
   const auto dataset = pp::Dataset::Open({file.path()}, options);
   if (!dataset.ok()) return 0;
   PP_CHECK(dataset->sequences() >= 1);

@@ -113,7 +113,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   file.Fill(bytes);
   const pp::Dataset::Options options{.vocab_size = kVocabularies[data[0] % 5],
-                                     .sequence_length = kLengths[data[0] / 5 % 4]};
+                                     .sequence_length = kLengths[data[0] / 5 % 4],
+                                     .documents = data[0] / 20 % 2 == 1};
   const auto dataset = pp::Dataset::Open({file.path()}, options);
   if (!dataset.ok()) {
     PP_CHECK(dataset.status().message().find(file.path()) == 0);

@@ -212,6 +212,8 @@ void HalfRows(const CpuKernels& kernels, int64_t channels, Comparison& result) {
   const int64_t tokens = 5;
   const Floats table = Numbers(7 * channels, 2), position = Numbers(tokens * channels, 3);
   const std::vector<int32_t> token = {3, 0, 3, 6, 1, 3, 3, 2, 0, 5};
+  const std::vector<int32_t> places = {0, 1, 2, 0, 1, 0, 0, 1, 2, 3};
+  const int32_t* place = channels % 2 == 0 ? places.data() : nullptr;
   const DropoutKey key = kDropouts[1];
   Both<H> out(10 * channels), dout(10 * channels, 4);
   Floats dtable[2], dposition[2], dbias[2];
@@ -225,7 +227,8 @@ void HalfRows(const CpuKernels& kernels, int64_t channels, Comparison& result) {
                                                      .token = token.data(),
                                                      .table = table.data(),
                                                      .position = position.data(),
-                                                     .out = out.template data<N>()});
+                                                     .out = out.template data<N>(),
+                                                     .place = place});
     kernels.EmbeddingBackward(EmbeddingBackwardArgs<N>{.batch = 2,
                                                        .tokens = tokens,
                                                        .channels = channels,
@@ -234,7 +237,8 @@ void HalfRows(const CpuKernels& kernels, int64_t channels, Comparison& result) {
                                                        .dout = dout.template data<N>(),
                                                        .dtable = dtable[i].data(),
                                                        .dposition = dposition[i].data(),
-                                                       .dropout = key});
+                                                       .dropout = key,
+                                                       .place = place});
     const BiasTensor<N> bias = {channels, dout.template data<N>(), dbias[i].data()};
     kernels.BiasGradient(BiasGradientArgs<N>{10, {&bias, 1}, Update::kAdd});
   });
@@ -248,9 +252,11 @@ template <TwoBytes H>
 void HalfRope(const CpuKernels& kernels, int64_t dim, int64_t row_stride, Comparison& result) {
   Both<H> x(6 * row_stride, 5);
   const Floats angles = Numbers(3 * dim, 6);
+  const std::vector<int32_t> positions = {0, 0, 1, 0, 1, 2};
   ForBoth<H>([&]<typename N>(N) {
     kernels.Rope(RopeArgs<N>{2, 3, 2, dim, row_stride, angles.data(), angles.data() + 3 * dim / 2,
-                             x.template data<N>(), Turn::kBackward});
+                             x.template data<N>(), Turn::kBackward,
+                             dim == 34 ? positions.data() : nullptr});
   });
   Add(result, x);
 }

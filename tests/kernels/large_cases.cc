@@ -177,7 +177,8 @@ Comparison SumParts(const CpuKernels& kernels) {
   return result;
 }
 
-// Few tokens that occur in many rows, or many channels; the list of tokens begins anywhere.
+// Few tokens and positions of documents that occur in many rows, or many channels; the lists begin
+// anywhere.
 Comparison EmbeddingLarge(const CpuKernels& kernels) {
   struct Size {
     int64_t batch, tokens, channels, skip;
@@ -192,6 +193,9 @@ Comparison EmbeddingLarge(const CpuKernels& kernels) {
       std::fill(token.begin() + std::min<int64_t>(1030, rows), token.end(), 41);  // new, and often
       Floats dtable = Numbers(vocabulary * s.channels, 4), dposition(s.tokens * s.channels);
       Doubles want(dtable.begin(), dtable.end()), want_position(dposition.size());
+      std::vector<int32_t> place(rows + s.skip);
+      for (int64_t row = 0; row < rows; ++row)
+        place[row + s.skip] = static_cast<int32_t>(row % s.tokens % 90 % 31);
       kernels.EmbeddingBackward({.batch = s.batch,
                                  .tokens = s.tokens,
                                  .channels = s.channels,
@@ -201,17 +205,18 @@ Comparison EmbeddingLarge(const CpuKernels& kernels) {
                                  .dout = dout.data(),
                                  .dtable = dtable.data(),
                                  .dposition = dposition.data(),
-                                 .dropout = key});
+                                 .dropout = key,
+                                 .place = place.data() + s.skip});
       for (int64_t i = 0; i < rows * s.channels; ++i) {
         const int64_t row = i / s.channels, c = i % s.channels, at = i % (s.tokens * s.channels);
         const int64_t here = token[row + s.skip] - 3;
         const double gradient = Mask(key, row / s.tokens, at) * dout[i];
         if (0 <= here && here < vocabulary) want[here * s.channels + c] += gradient;
-        want_position[at] += gradient;
+        want_position[place[row + s.skip] * s.channels + c] += gradient;
       }
       // Up to some fifty rows meet in one.
       result.Add(dtable, want, 50 * kEpsilon);
-      result.Add(dposition, want_position, 8 * kEpsilon);
+      result.Add(dposition, want_position, 50 * kEpsilon);
     }
   return result;
 }

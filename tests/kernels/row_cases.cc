@@ -151,16 +151,19 @@ Comparison LayerNormInParts(const CpuKernels& kernels) {
   return result;
 }
 
-// All of a table of seven tokens and positions, and a part of it without positions.
+// All of a table of seven tokens and positions, and a part of it without positions; with packed
+// documents, too.
 Comparison Embedding(const CpuKernels& kernels) {
   Comparison result;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 8; ++i) {
     const DropoutKey& key = kDropouts[i % 2];
-    const bool whole = i < 2;
+    const bool whole = i % 4 < 2;
     const int64_t first = whole ? 0 : 2, vocabulary = whole ? 7 : 3;
     const int64_t batch = 2, tokens = 5, channels = 37;
     const Floats wte = Numbers(vocabulary * channels, 1), wpe = Numbers(tokens * channels, 2);
     const std::vector<int32_t> token = {3, 0, 3, 6, 1, 3, 3, 2, 0, 5};
+    const std::vector<int32_t> places = {0, 1, 2, 0, 1, 0, 0, 1, 2, 3};
+    const int32_t* place = i < 4 ? nullptr : places.data();
     Floats out(batch * tokens * channels);
     kernels.EmbeddingForward({.batch = batch,
                               .tokens = tokens,
@@ -171,7 +174,8 @@ Comparison Embedding(const CpuKernels& kernels) {
                               .table = wte.data(),
                               .position = whole ? wpe.data() : nullptr,
                               .out = out.data(),
-                              .dropout = key});
+                              .dropout = key,
+                              .place = place});
     const Floats dout = Numbers(out.size(), 3);
     Floats dwte = Numbers(wte.size(), 4), dwpe = Numbers(wpe.size(), 5);
     Doubles want(out.size()), want_dwte(dwte.begin(), dwte.end()),
@@ -185,20 +189,21 @@ Comparison Embedding(const CpuKernels& kernels) {
                                .dout = dout.data(),
                                .dtable = dwte.data(),
                                .dposition = whole ? dwpe.data() : nullptr,
-                               .dropout = key});
+                               .dropout = key,
+                               .place = place});
     for (int64_t row = 0; row < batch * tokens; ++row) {
-      const int64_t b = row / tokens, t = row % tokens;
+      const int64_t b = row / tokens, t = row % tokens, at = place != nullptr ? place[row] : t;
       for (int64_t c = 0; c < channels; ++c) {
         const double mask = Mask(key, b, t * channels + c);
         const double gradient = mask * dout[row * channels + c];
         const int64_t here = token[row] - first;
-        double sum = whole ? wpe[t * channels + c] : 0;
+        double sum = whole ? wpe[at * channels + c] : 0;
         if (0 <= here && here < vocabulary) {
           sum += wte[here * channels + c];
           want_dwte[here * channels + c] += gradient;
         }
         want[row * channels + c] = mask * sum;
-        if (whole) want_dwpe[t * channels + c] += gradient;
+        if (whole) want_dwpe[at * channels + c] += gradient;
       }
     }
     result.Add(out, want, 4 * kEpsilon);
@@ -208,11 +213,13 @@ Comparison Embedding(const CpuKernels& kernels) {
   return result;
 }
 
-// And back: the two rotations together change nothing.
+// And back: the two rotations together change nothing. Of packed documents for every other size.
 Comparison Rope(const CpuKernels& kernels) {
   Comparison result;
-  for (const int64_t dim : {2, 34, 64, 128}) {
-    const int64_t gap = dim == 128 ? 8 : 5;
+  const std::vector<int32_t> positions = {0, 0, 1, 0, 1, 2};
+  for (const int64_t dim : {2, 34, 64, 66, 128, 256}) {
+    const bool packed = dim == 34 || dim == 66 || dim == 256;
+    const int64_t gap = dim % 128 == 0 ? 8 : 5;
     const int64_t batch = 2, tokens = 3, heads = 2, stride = heads * dim + gap, half = dim / 2;
     const Floats x = Numbers(batch * tokens * stride, 1), angles = Numbers(tokens * half, 2);
     Floats cosine(angles.size()), sine(angles.size()), turned = x;
@@ -220,12 +227,14 @@ Comparison Rope(const CpuKernels& kernels) {
       cosine[i] = std::cos(3 * angles[i]), sine[i] = std::sin(3 * angles[i]);
     RopeArgs<float> args = {batch,  tokens,        heads,       dim,
                             stride, cosine.data(), sine.data(), turned.data()};
+    if (packed) args.position = positions.data();
     kernels.Rope(args);
     Doubles want(x.begin(), x.end());  // what lies between the rows is unchanged
     for (int64_t row = 0; row < batch * tokens; ++row) {
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t i = 0; i < half; ++i) {
-          const int64_t at = row * stride + h * dim + i, angle = row % tokens * half + i;
+          const int64_t position = packed ? positions[row] : row % tokens;
+          const int64_t at = row * stride + h * dim + i, angle = position * half + i;
           const double c = cosine[angle], s = sine[angle];
           want[at] = x[at] * c - x[at + half] * s;
           want[at + half] = x[at + half] * c + x[at] * s;

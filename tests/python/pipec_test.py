@@ -450,6 +450,8 @@ class Reading(Case):
 
 JOB = (
     "backend",
+    "document_length",
+    "documents",
     "dtype",
     "keep",
     "layers_per_stage",

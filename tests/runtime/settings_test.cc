@@ -64,6 +64,10 @@ const Change kChanges[] = {
      },
      "norm,gelu", "none"},
     {"--dtype", nullptr, [](auto* c) { c->job.dtype = Dtype::kBf16; }, "bf16", "fp32"},
+    {"--documents", [](auto* t) { t->documents = true, t->end_of_text = '$'; },
+     [](auto* c) { c->job.documents = true; }, "yes", "no"},
+    {"--end-of-text", [](auto* t) { t->documents = true, t->end_of_text = '$'; },
+     [](auto* c) { c->job.documents = true; }, "36", "none"},
     // Of the model.
     {"attn_pdrop", nullptr, [](auto* c) { c->job.model.attention_dropout = 0.25f; }, "0.25", "0.1"},
     {"embd_pdrop", nullptr, [](auto* c) { c->job.model.embedding_dropout = 0; }, "0", "0.1"},

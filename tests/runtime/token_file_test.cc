@@ -95,7 +95,7 @@ TEST_CASE("its tokens, and -1 for the targets that do not count") {
   for (const int bytes : {2, 4}) {
     const auto data = Dataset::Open({Write(folder, "x", Ten(bytes))}, {256, 4});
     REQUIRE(data.ok());
-    CHECK(data->has_target_bits());
+    CHECK(data->has_uncounted_targets());
     CHECK(data->row() == 0);
     CHECK(!data->is_text());
     std::vector<int32_t> inputs(4), targets(4);

@@ -56,6 +56,8 @@ Program Everything() {
   program.job->sequence_parallel = true;
   program.job->recompute = {pp::OperatorKind::kNorm, pp::OperatorKind::kAttention};
   program.job->keep = {pp::OperatorKind::kGelu};
+  program.job->documents = true;
+  program.job->document_length = 2;
   for (Instruction& i : program.lists[0].body) {
     if (i.op != pp::Op::kBackwardInput) continue;
     i.version = 2;

@@ -81,8 +81,8 @@ class Plan:
     def job(self) -> dict[str, Any] | None:
         """The model that the plan trains, and where it is cut: "model" (Hugging Face's config.json
         as a dict), "micro_batch_size" in sequences, "sequence_length" in tokens,
-        "layers_per_stage", "tp", "sequence_parallel", "recompute", "dtype", "backend", "keep", and
-        "lora", as --lora has it, or None. None: a schedule without a model."""
+        "layers_per_stage", "tp", "sequence_parallel", "recompute", "dtype", "backend", "keep",
+        "documents", "document_length" and "lora", as --lora has it, or None. None: a schedule without a model."""
         return _damage(_job, self.bytes)
 
     def lists(self, routine: str = "step") -> list[Instructions]:
@@ -242,6 +242,8 @@ def _job(data: bytes) -> dict[str, Any] | None:
         "backend": _name(_BACKENDS, job.number(8, "B")),
         "keep": job.text(9) or "none",
         "lora": job.text(10),
+        "documents": bool(job.number(11, "B")),
+        "document_length": job.number(12, "i"),
     }
 
 
