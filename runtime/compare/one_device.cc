@@ -14,6 +14,7 @@
 #include "runtime/run/fill_states.h"
 #include "schema/model/workspace.h"
 #include "schema/routines.h"
+#include "schema/semantics/extents.h"
 
 namespace pp {
 namespace {
@@ -85,6 +86,7 @@ class OneDeviceOf : public OneDevice {
     one.microbatches = run.microbatches * run.replicas;
     one.pipes = {{std::vector<int32_t>(run.stages, 0)}};
     one.pipe_of.assign(one.microbatches, 0);
+    one.shape_of = run.shape_of;  // of a replica's
     one.clip = run.clip;
     one.job = run.job;
     one.job->backend = DeviceKind::kCpu;
@@ -100,15 +102,22 @@ class OneDeviceOf : public OneDevice {
     const auto region = [&](Kind kind, int stage, int64_t bytes) {
       one_.lists[0].regions.push_back({kind, stage, stage < 0 ? -1 : 0, room_.Take(bytes), bytes});
     };
+    const Extents extents(one_);
+    const auto most = [&](int stage, int64_t StageLayout::*bytes) {
+      int64_t all = 0;
+      for (int shape = 0; shape < extents.shapes(); ++shape)
+        all = std::max(all, extents.Of(stage, shape).*bytes);
+      return all;
+    };
     for (int stage = 0; stage < one_.stages; ++stage) {
       const StageLayout& layout = reader_.layout(stage);
       region(Kind::kWeights, stage, layout.weights_bytes);
       region(Kind::kWgrad, stage, layout.wgrad_bytes);
       region(Kind::kOptimizer, stage, layout.optimizer_bytes);
-      scratch = std::max(scratch, layout.scratch_bytes);
-      places_.push_back({.act = room_.Take(layout.act_bytes),
-                         .grad = room_.Take(layout.grad_bytes),
-                         .stash = room_.Take(layout.stash_bytes),
+      scratch = std::max(scratch, most(stage, &StageLayout::scratch_bytes));
+      places_.push_back({.act = room_.Take(most(stage, &StageLayout::act_bytes)),
+                         .grad = room_.Take(most(stage, &StageLayout::grad_bytes)),
+                         .stash = room_.Take(most(stage, &StageLayout::stash_bytes)),
                          .total = copies() > 1 ? room_.Take(layout.wgrad_bytes) : 0});
     }
     region(Kind::kScratch, -1, scratch);
@@ -118,8 +127,8 @@ class OneDeviceOf : public OneDevice {
     if (one_.clip)
       region(Kind::kNorm, -1,
              (NormBlocks(job_) + 1) * static_cast<int64_t>(sizeof(double)) + scaling);
-    tokens_ = room_.Take(reader_.layout(0).tokens_bytes);
-    targets_ = room_.Take(reader_.layout(one_.stages - 1).targets_bytes);
+    tokens_ = room_.Take(most(0, &StageLayout::tokens_bytes));
+    targets_ = room_.Take(most(one_.stages - 1, &StageLayout::targets_bytes));
   }
 
   int64_t copies() const { return run_.Copies(); }
@@ -223,6 +232,7 @@ class OneDeviceOf : public OneDevice {
     const auto run = [&](int stage, Op op) {
       StageCall call = CallOf(stage, op);
       call.micro = micro;
+      call.shape = run_.ShapeOf(micro);
       call.accumulate = update;
       call.first_sequence = batches.FirstSequence(step_, replica, micro);
       call.per_token = *per_token;

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "runtime/files/permutation.h"
 
 namespace pp {
 
-Batches::Batches(const Args& args) : args_(args) {
+Batches::Batches(const Args& args) : args_(args), shape_of_(args.shapes.ByMicrobatch()) {
+  first_of_ = {0};
+  for (size_t micro = 0; micro < shape_of_.size(); ++micro)
+    first_of_.push_back(first_of_.back() + ExtentOf(static_cast<int>(micro)).sequences);
   PP_CHECK(!args.shuffle || args.repeat_after == 0);
   if (args.epochs > 0) pass_ = args.dataset->sequences();
   if (args.repeat_after > 0)
@@ -97,30 +101,41 @@ int64_t Batches::InData(const Position& place) const {
 }
 
 template <typename F>
-Status Batches::ForEachSequence(int64_t step, int replica, int micro, F f) const {
-  const int64_t first = (int64_t{replica} * Microbatches(step) + micro) * args_.micro_batch_size;
-  for (int64_t i = first; i < first + args_.micro_batch_size; ++i)
-    PP_RETURN_IF_ERROR(f(InData(PlaceOf(step, i))));
+Status Batches::ForEachSequence(int64_t step, int replica, int micro, int32_t* rows, F f) const {
+  const int64_t first = IndexOf(step, replica, micro);
+  const Extent extent = ExtentOf(micro);
+  for (int32_t b = 0; b < extent.sequences; ++b, rows += extent.tokens)
+    PP_RETURN_IF_ERROR(
+        f(InData(PlaceOf(step, first + b)), std::span(rows, static_cast<size_t>(extent.tokens))));
   return {};
 }
 
 template <typename F>
 Status Batches::ForEachRun(int64_t step, F f) const {
-  const int64_t end = pass_ > 0 ? pass_ : args_.dataset->sequences();
-  const int64_t all = PerStep(step);
+  const int64_t end = pass_ > 0 ? pass_ : args_.dataset->sequences(), all = PerStep(step);
+  const bool one_by_one = args_.shuffle || !shape_of_.empty();
+  int micro = 0;  // of sequence i
   for (int64_t i = 0, count = 0; i < all; i += count) {
     const Position place = PlaceOf(step, i);
     if (place.sequence >= end) break;
-    count = args_.shuffle ? 1 : std::min(end - place.sequence, all - i);
-    PP_RETURN_IF_ERROR(f(InData(place), count));
+    count = one_by_one ? 1 : std::min(end - place.sequence, all - i);
+    if (shape_of_.empty()) {
+      PP_RETURN_IF_ERROR(f(InData(place), count, int64_t{args_.sequence_length}));
+      continue;
+    }
+    const int64_t index = i % first_of_.back();
+    if (index == 0) micro = 0;
+    while (first_of_[micro + 1] <= index) ++micro;
+    PP_RETURN_IF_ERROR(f(InData(place), count, int64_t{ExtentOf(micro).tokens}));
   }
   return {};
 }
 
 int64_t Batches::Positions(int64_t step) const {
   int64_t positions = 0;
-  const Status status = ForEachRun(step, [&](int64_t n, int64_t count) {
-    positions += args_.dataset->Positions(n, count);
+  const Status status = ForEachRun(step, [&](int64_t n, int64_t count, int64_t length) {
+    positions +=
+        count == 1 ? args_.dataset->PositionsOf(n, length) : args_.dataset->Positions(n, count);
     return Status();
   });
   PP_CHECK(status.ok());
@@ -129,8 +144,9 @@ int64_t Batches::Positions(int64_t step) const {
 
 Result<int64_t> Batches::Count(int64_t step) const {
   int64_t tokens = 0;
-  PP_RETURN_IF_ERROR(ForEachRun(step, [&](int64_t n, int64_t count) {
-    const Result<int64_t> counted = args_.dataset->Counted(n, count);
+  PP_RETURN_IF_ERROR(ForEachRun(step, [&](int64_t n, int64_t count, int64_t length) {
+    const Result<int64_t> counted =
+        count == 1 ? args_.dataset->CountedOf(n, length) : args_.dataset->Counted(n, count);
     if (counted.ok()) tokens += *counted;
     return counted.status();
   }));
@@ -173,28 +189,25 @@ Result<int64_t> Batches::EmptySteps(int64_t step) const {
 }
 
 Status Batches::Inputs(int64_t step, int replica, int micro, int32_t* inputs) const {
-  return ForEachSequence(step, replica, micro, [&](int64_t n) {
-    int32_t* out = std::exchange(inputs, inputs + args_.sequence_length);
-    if (n >= 0) return args_.dataset->Inputs(n, out);
-    std::fill_n(out, args_.sequence_length, 0);
+  return ForEachSequence(step, replica, micro, inputs, [&](int64_t n, std::span<int32_t> row) {
+    if (n >= 0) return args_.dataset->Inputs(n, row);
+    std::fill(row.begin(), row.end(), 0);
     return Status();
   });
 }
 
 Status Batches::Targets(int64_t step, int replica, int micro, int32_t* targets) const {
-  return ForEachSequence(step, replica, micro, [&](int64_t n) {
-    int32_t* out = std::exchange(targets, targets + args_.sequence_length);
-    if (n >= 0) return args_.dataset->Targets(n, out);
-    std::fill_n(out, args_.sequence_length, -1);
+  return ForEachSequence(step, replica, micro, targets, [&](int64_t n, std::span<int32_t> row) {
+    if (n >= 0) return args_.dataset->Targets(n, row);
+    std::fill(row.begin(), row.end(), -1);
     return Status();
   });
 }
 
 Status Batches::DocumentPositions(int64_t step, int replica, int micro, int32_t* positions) const {
-  return ForEachSequence(step, replica, micro, [&](int64_t n) {
-    int32_t* out = std::exchange(positions, positions + args_.sequence_length);
-    if (n >= 0) return args_.dataset->DocumentPositions(n, out);
-    std::iota(out, out + args_.sequence_length, 0);
+  return ForEachSequence(step, replica, micro, positions, [&](int64_t n, std::span<int32_t> row) {
+    if (n >= 0) return args_.dataset->DocumentPositions(n, row);
+    std::iota(row.begin(), row.end(), 0);
     return Status();
   });
 }

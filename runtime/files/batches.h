@@ -3,11 +3,13 @@
 // With R replicas of M micro-batches of B sequences, sequence b of micro-batch m of replica r in
 // step k, counted from 0, is number ((k*R + r)*M + m)*B + b of the training; where M differs from
 // step to step (schema/model/batch_ramp.h), what a step has begins where that of the one before
-// ends. At its end the data starts again. If whole epochs are trained instead, an epoch begins with
-// the first sequence of the data in a new step, and its last step, which the data may not fill, is
-// one of as few micro-batches as hold the rest, if the plan has such, and filled with sequences
-// whose targets are all -1: they do not contribute to loss and gradient. The loss is the mean over
-// the tokens that count, and so is a validation's, which is a pass over the data or its beginning.
+// ends. Where micro-batches have several shapes (schema/model/shapes.h), each takes as many
+// sequences as its shape has, and of each of them as many of its first tokens. At its end the data
+// starts again. If whole epochs are trained instead, an epoch begins with the first sequence of the
+// data in a new step, and its last step, which the data may not fill, is one of as few
+// micro-batches as hold the rest, if the plan has such, and filled with sequences whose targets are
+// all -1: they do not contribute to loss and gradient. The loss is the mean over the tokens that
+// count, and so is a validation's, which is a pass over the data or its beginning.
 //
 // Shuffled, each pass has the same sequences in an order of its own (permutation.h): what is number
 // i in the pass is the data's sequence At(i).
@@ -20,11 +22,13 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/files/dataset.h"
 #include "schema/base/status.h"
 #include "schema/model/batch_ramp.h"
+#include "schema/model/shapes.h"
 
 namespace pp {
 
@@ -48,6 +52,7 @@ class Batches {
     int microbatches = 1;      // M, of the largest steps
     int micro_batch_size = 1;  // B
     int sequence_length = 1;   // T
+    Shapes shapes = {};        // given: instead of B and T, which are the largest's
     BatchRamp ramp = {};       // of the training; none: all steps have M
     std::vector<int32_t> sizes =
         {};                    // of the steps that there are, ascending; none: as the ramp has
@@ -74,8 +79,7 @@ class Batches {
   int64_t CountedBefore(int64_t step) const;
   // The index of a micro-batch's first sequence in the training.
   int64_t FirstSequence(int64_t step, int replica, int micro) const {
-    return CountedBefore(step) +
-           (int64_t{replica} * Microbatches(step) + micro) * args_.micro_batch_size;
+    return CountedBefore(step) + IndexOf(step, replica, micro);
   }
   int64_t PerStep(int64_t step) const { return PerStepOf(Microbatches(step)); }
   // Where the training is before a step.
@@ -91,12 +95,16 @@ class Batches {
   // last, and so costs nothing as steps go on.
   virtual Result<int64_t> EmptySteps(int64_t step) const;
 
+  // B and T of a micro-batch.
+  Extent ExtentOf(int micro) const {
+    if (shape_of_.empty()) return {args_.micro_batch_size, args_.sequence_length};
+    return args_.shapes.runs[shape_of_[micro]].extent;
+  }
   // [B, T] tokens of a micro-batch. Errors: an illegal token.
   virtual Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
   virtual Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
   // Whether those sequences are packed documents, and the position of each token in its own, [B,
   // T].
-  int64_t sequence_length() const { return args_.sequence_length; }
   bool has_documents() const { return args_.dataset != nullptr && args_.dataset->has_documents(); }
   Status DocumentPositions(int64_t step, int replica, int micro, int32_t* positions) const;
   virtual Draw DrawAt(int64_t) const { return {}; }
@@ -109,8 +117,14 @@ class Batches {
     Position from;
     int64_t counted = 0;
   };
-  int64_t PerStepOf(int microbatches) const {
-    return int64_t{args_.replicas} * microbatches * args_.micro_batch_size;
+  int64_t PerStepOf(int microbatches) const { return args_.replicas * PerReplica(microbatches); }
+  int64_t PerReplica(int microbatches) const {
+    return shape_of_.empty() ? int64_t{microbatches} * args_.micro_batch_size : first_of_.back();
+  }
+  // In its step, of a micro-batch's first sequence.
+  int64_t IndexOf(int64_t step, int replica, int micro) const {
+    return replica * PerReplica(Microbatches(step)) +
+           (shape_of_.empty() ? int64_t{micro} * args_.micro_batch_size : first_of_[micro]);
   }
   // Steps of a stretch that so many sequences take.
   int64_t StepsFor(const Stretch& stretch, int64_t sequences) const {
@@ -124,16 +138,21 @@ class Batches {
   Position PlaceOf(int64_t step, int64_t i) const;
   // The number of the data's sequence there; -1: none.
   int64_t InData(const Position& place) const;
-  // Calls f(n) with that number for each sequence of a micro-batch.
+  // Calls f(n, row) with that number for each sequence of a micro-batch, and its row of [B, T].
   template <typename F>
-  Status ForEachSequence(int64_t step, int replica, int micro, F f) const;
-  // Calls f(n, count) for those of a step that there are, `count` of which follow each other.
+  Status ForEachSequence(int64_t step, int replica, int micro, int32_t* rows, F f) const;
+  // Calls f(n, count, length) for those of a step that there are, `count` of which follow each
+  // other; `length`: of one, how many of its tokens.
   template <typename F>
   Status ForEachRun(int64_t step, F f) const;
   Result<int64_t> Count(int64_t step) const;
   Result<int64_t> TokensLocked(int64_t step) const;
 
   const Args args_;
+  // By micro-batch, of those that have shapes: which, and its first sequence in the step of a
+  // replica; all of them at the end.
+  std::vector<int32_t> shape_of_;
+  std::vector<int64_t> first_of_;
   std::vector<Stretch> stretches_;  // at least one
   // Sequences of a pass that ends in a step of its own; 0: the next one follows in the same step.
   int64_t pass_ = 0;

@@ -157,13 +157,21 @@ int64_t Dataset::Positions(int64_t n, int64_t count) const {
 }
 
 Result<int64_t> Dataset::Counted(int64_t n, int64_t count) const {
+  return CountedFrom(n, Positions(n, count));
+}
+
+Result<int64_t> Dataset::CountedOf(int64_t n, int64_t length) const {
+  return CountedFrom(n, PositionsOf(n, length));
+}
+
+Result<int64_t> Dataset::CountedFrom(int64_t n, int64_t positions) const {
   int64_t counted = 0;
   const auto add = [&](const TokenReader& file, int64_t first, int64_t there) {
     const Result<int64_t> in = CountedIn(file, first, there);
     if (in.ok()) counted += *in;
     return in.status();
   };
-  PP_RETURN_IF_ERROR(ForEachPart(n * options_.sequence_length + 1, Positions(n, count), add));
+  PP_RETURN_IF_ERROR(ForEachPart(n * options_.sequence_length + 1, positions, add));
   return counted;
 }
 
@@ -188,38 +196,42 @@ Result<int64_t> Dataset::CountedIn(const TokenReader& file, int64_t first, int64
   return counted;
 }
 
-Status Dataset::Targets(int64_t n, int32_t* targets) const {
+Status Dataset::Targets(int64_t n, std::span<int32_t> targets) const {
   PP_RETURN_IF_ERROR(Copy(n, 1, -1, targets));
   const int64_t sequence = n % sequences();
-  return ForEachPart(sequence * options_.sequence_length + 1, Positions(sequence, 1),
+  int32_t* marks = targets.data();
+  return ForEachPart(sequence * options_.sequence_length + 1,
+                     PositionsOf(sequence, std::ssize(targets)),
                      [&](const TokenReader& file, int64_t first, int64_t there) {
-                       Status status = file.Mask(first, there, targets);
-                       if (status.ok()) status = MarkStarts(file, first, there, targets);
-                       targets += there;
+                       Status status = file.Mask(first, there, marks);
+                       if (status.ok()) status = MarkStarts(file, first, there, marks);
+                       marks += there;
                        return status;
                      });
 }
 
-Status Dataset::DocumentPositions(int64_t n, int32_t* positions) const {
-  const int64_t sequence = n % sequences(), length = options_.sequence_length;
-  std::fill_n(positions, length, 0);
-  int32_t* marks = positions;
+Status Dataset::DocumentPositions(int64_t n, std::span<int32_t> positions) const {
+  const int64_t sequence = n % sequences();
+  std::fill(positions.begin(), positions.end(), 0);
+  int32_t* marks = positions.data();
   const auto mark = [&](const TokenReader& file, int64_t first, int64_t there) {
     const Status status = MarkStarts(file, first, there, marks);
     marks += there;
     return status;
   };
-  PP_RETURN_IF_ERROR(ForEachPart(sequence * length, Positions(sequence, 1), mark));
+  PP_RETURN_IF_ERROR(ForEachPart(sequence * options_.sequence_length,
+                                 PositionsOf(sequence, std::ssize(positions)), mark));
   positions[0] = 0;
-  for (int64_t t = 1; t < length; ++t) positions[t] = positions[t] < 0 ? 0 : positions[t - 1] + 1;
+  for (size_t t = 1; t < positions.size(); ++t)
+    positions[t] = positions[t] < 0 ? 0 : positions[t - 1] + 1;
   return {};
 }
 
 // The tokens of sequence n, each by `shift` tokens later; `missing` where there is no target.
-Status Dataset::Copy(int64_t n, int shift, int32_t missing, int32_t* out) const {
-  const int64_t sequence = n % sequences(), there = Positions(sequence, 1);
-  std::fill_n(out + there, options_.sequence_length - there, missing);
-  return Read(sequence * options_.sequence_length + shift, there, out);
+Status Dataset::Copy(int64_t n, int shift, int32_t missing, std::span<int32_t> out) const {
+  const int64_t sequence = n % sequences(), there = PositionsOf(sequence, std::ssize(out));
+  std::fill(out.begin() + there, out.end(), missing);
+  return Read(sequence * options_.sequence_length + shift, there, out.data());
 }
 
 }  // namespace pp

@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,9 @@ class Dataset {
   // sequences().
   int64_t Positions(int64_t n, int64_t count) const;
   Result<int64_t> Counted(int64_t n, int64_t count = 1) const;
+  // The same of the first `length` places of sequence n.
+  int64_t PositionsOf(int64_t n, int64_t length) const { return std::min(Positions(n, 1), length); }
+  Result<int64_t> CountedOf(int64_t n, int64_t length) const;
 
   // Of the files with the tokens (see digest.h), and of those that say where packed documents
   // begin.
@@ -86,12 +90,13 @@ class Dataset {
   // allocated unless there is an error. REQUIRES: 0 <= first, first + count <= tokens().
   Status Read(int64_t first, int64_t count, int32_t* out) const;
 
-  // The inputs and the targets of sequence n, into T places. Past the last sequence the data starts
-  // again: n counts modulo sequences(). Errors: those of Read. REQUIRES: n >= 0.
-  Status Inputs(int64_t n, int32_t* inputs) const { return Copy(n, 0, 0, inputs); }
-  Status Targets(int64_t n, int32_t* targets) const;
+  // The inputs and the targets of the first places of sequence n, as many as there is room for, at
+  // most T. Past the last sequence the data starts again: n counts modulo sequences(). Errors:
+  // those of Read. REQUIRES: n >= 0.
+  Status Inputs(int64_t n, std::span<int32_t> inputs) const { return Copy(n, 0, 0, inputs); }
+  Status Targets(int64_t n, std::span<int32_t> targets) const;
   // Of packed documents: the position of each input in its document.
-  Status DocumentPositions(int64_t n, int32_t* positions) const;
+  Status DocumentPositions(int64_t n, std::span<int32_t> positions) const;
 
  private:
   explicit Dataset(const Options& options) : options_(options) {}
@@ -102,7 +107,8 @@ class Dataset {
   Result<int64_t> CountedIn(const TokenReader& file, int64_t first, int64_t count) const;
   // Puts -1 for each of these tokens of a file that begins a document, if they are packed.
   Status MarkStarts(const TokenReader& file, int64_t first, int64_t count, int32_t* marks) const;
-  Status Copy(int64_t n, int shift, int32_t missing, int32_t* out) const;
+  Status Copy(int64_t n, int shift, int32_t missing, std::span<int32_t> out) const;
+  Result<int64_t> CountedFrom(int64_t n, int64_t positions) const;
   // Calls f(file, first, count) for the part of each file in these tokens.
   template <typename F>
   Status ForEachPart(int64_t first, int64_t count, F f) const;

@@ -13,7 +13,7 @@ Interpreter::Interpreter(const Args& args)
     : args_(args),
       queue_(args.device->compute()),
       norm_blocks_(NormBlocks(*args.program->job)),
-      tokens_(args.program->job->tokens()),
+      tokens_(args.program->job->most_tokens()),
       documents_(*args.program->job, args.batches, args.list->documents) {
   for (StepResult& result : results_) {
     result.losses.resize(args.program->microbatches);
@@ -101,7 +101,8 @@ Status Interpreter::Execute(int index, const Iteration& iteration) {
 
 // Tokens come from the host, for any device.
 Status Interpreter::Load(const StageCall& call, int64_t step) {
-  const int64_t bytes = static_cast<int64_t>(tokens_.size() * sizeof(int32_t));
+  const int64_t bytes =
+      args_.batches->ExtentOf(call.micro).all() * static_cast<int64_t>(sizeof(int32_t));
   if (call.tokens != nullptr) {
     PP_RETURN_IF_ERROR(args_.batches->Inputs(step, args_.replica, call.micro, tokens_.data()));
     queue_.CopyIn(call.tokens, tokens_.data(), bytes);

@@ -52,7 +52,7 @@ const std::vector<OwnedPart>& ValueReader::Owned(Stage& stage, int pipe) {
 }
 
 ValueRecord ValueReader::Activation(const ValueName& name, const std::byte* at) const {
-  const Job& job = *program_.job;
+  const Job job = program_.job->OfShape(program_.ShapeOf(name.micro));
   const int64_t numbers = job.stream_tokens() * job.model.hidden_size;
   ValueRecord record{
       .name = name, .copy = 0, .peer = job.sequence_parallel ? -1 : index_, .print = {}};

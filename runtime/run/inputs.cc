@@ -305,7 +305,8 @@ Batches::Args Inputs::BatchesOf(const Dataset& dataset) const {
           .replicas = program_.replicas,
           .microbatches = program_.microbatches,
           .micro_batch_size = program_.job->micro_batch_size,
-          .sequence_length = program_.job->sequence_length};
+          .sequence_length = program_.job->sequence_length,
+          .shapes = program_.job->shapes};
 }
 
 Status Inputs::OpenData() {

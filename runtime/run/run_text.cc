@@ -59,16 +59,20 @@ std::string HeaderText(const Program& program) {
   for (const DeviceList& list : program.lists) most = std::max(most, list.arena_bytes);
   const int64_t copies = int64_t{program.replicas} * job.tp;
   std::string text = fmt::format(
-      "{} with {} parameters{}: {} on {} device{}, {} micro-batch{} of {} x {} tokens",
+      "{} with {} parameters{}: {} on {} device{}, {} micro-batch{} of {} tokens",
       job.model.family->model_type, parameters,
       trained < parameters ? fmt::format(", of which {} are trained", trained) : "", program.scheme,
       program.devices, program.devices == 1 ? "" : "s", program.microbatches,
-      program.microbatches == 1 ? "" : "es", job.micro_batch_size, job.sequence_length);
+      program.microbatches == 1 ? "" : "es",
+      job.shapes.given() ? TextOf(job.shapes)
+                         : fmt::format("{} x {}", job.micro_batch_size, job.sequence_length));
   if (program.replicas > 1) text += fmt::format(", {} replicas", program.replicas);
   if (job.tp > 1) text += fmt::format(", {} tensor-parallel peers", job.tp);
   const int64_t ranks = program.devices * copies;
-  const int64_t tokens =
-      int64_t{program.replicas} * program.microbatches * job.micro_batch_size * job.sequence_length;
+  int64_t tokens = program.microbatches * job.tokens();
+  if (job.shapes.given()) tokens = 0;
+  for (const Shapes::Run& run : job.shapes.runs) tokens += run.microbatches * run.extent.all();
+  tokens *= program.replicas;
   if (program.ramp.given()) text += fmt::format(", by steps {}", TextOf(program.ramp));
   return text + fmt::format("; {} rank{}, {}{} tokens a step, at most {} a rank\n", ranks,
                             ranks == 1 ? "" : "s", program.ramp.given() ? "up to " : "", tokens,

@@ -40,12 +40,19 @@ void SampledText::Add(int32_t token) {
   size_.fetch_add(1, std::memory_order_release);
 }
 
+namespace {
+
+// Of the first micro-batch.
+Job JobOf(const Program& program) { return program.job->OfShape(program.ShapeOf(0)); }
+
+}  // namespace
+
 Sampler::Sampler(const Args& args)
     : args_(args),
       text_(args.options, {.replicas = 1,
                            .microbatches = 1,
-                           .micro_batch_size = args.program->job->micro_batch_size,
-                           .sequence_length = args.program->job->sequence_length}) {}
+                           .micro_batch_size = JobOf(*args.program).micro_batch_size,
+                           .sequence_length = JobOf(*args.program).sequence_length}) {}
 
 Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
   std::unique_ptr<Sampler> made(new Sampler(args));

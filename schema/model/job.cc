@@ -98,6 +98,12 @@ Status CheckSplit(const std::vector<int>& split, int layers, int stages) {
   return {};
 }
 
+int64_t Job::most_tokens() const {
+  int64_t most = tokens();
+  for (const Shapes::Run& run : shapes.runs) most = std::max(most, run.extent.all());
+  return most;
+}
+
 Job Job::OfShape(int shape) const {
   Job one = *this;
   if (!shapes.given()) return one;

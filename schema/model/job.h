@@ -63,6 +63,8 @@ struct Job {
   // on.
   int64_t stream_tokens() const { return sequence_parallel ? tokens() / tp : tokens(); }
 
+  // The most that a micro-batch of any shape has.
+  int64_t most_tokens() const;
   // The same job whose micro-batches all have that shape, a number below shapes.count().
   Job OfShape(int shape) const;
 

@@ -69,7 +69,7 @@ Workspace WorkspaceOf(const Job& job) {
   Places places;
   workspace.angles = places.Take(needs.angles);
   workspace.first_keys = places.Take(needs.first_keys);
-  workspace.documents = places.Take(job.documents ? 2 * job.tokens() : 0);
+  workspace.documents = places.Take(job.documents ? 2 * job.most_tokens() : 0);
   workspace.kernels = places.Take(workspace.kernel_bytes / 4);
   workspace.products = places.Take(workspace.product_bytes / 4);
   workspace.bytes = places.end();

@@ -50,13 +50,13 @@ class Folder {
 
 std::vector<int32_t> Inputs(const Dataset& data, int64_t n, int length = 4) {
   std::vector<int32_t> out(length);
-  CHECK(data.Inputs(n, out.data()).ok());
+  CHECK(data.Inputs(n, out).ok());
   return out;
 }
 
 std::vector<int32_t> Targets(const Dataset& data, int64_t n, int length = 4) {
   std::vector<int32_t> out(length);
-  CHECK(data.Targets(n, out.data()).ok());
+  CHECK(data.Targets(n, out).ok());
   return out;
 }
 
