@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "compiler/cuts.h"
+#include "compiler/document_lengths.h"
 #include "compiler/scheme.h"
 #include "schema/base/disk.h"
 #include "schema/base/split.h"
@@ -72,6 +73,20 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
   return {};
 }
 
+Status ReadLengths(const Arguments& a, Job* job) {
+  constexpr int64_t kMostBytes = 64 << 20;
+  if (a.lengths.empty()) return {};
+  if (!job->has_model()) return Status::Invalid("--lengths: needs --model");
+  const auto text = ReadText(a.lengths, "what tools/tokens --lengths writes", kMostBytes);
+  PP_RETURN_IF_ERROR(text.status().In("--lengths"));
+  const int length = job->sequence_length > 0 ? job->sequence_length : job->model.max_positions;
+  const auto mean = MeanDocument(*text, length);
+  PP_RETURN_IF_ERROR(mean.status().In("--lengths: " + a.lengths));
+  job->documents = true;
+  job->document_length = *mean;
+  return {};
+}
+
 void NoteBareTimes(const Arguments& a, const std::string& costs) {
   std::string with_unit, bare;
   std::set<std::string_view, std::less<>> keys;
@@ -117,6 +132,7 @@ std::vector<std::string> Inputs(const Arguments& a) {
       for (const std::string_view file : Split(costs, ',')) inputs.emplace_back(file);
   if (!a.machine.empty() && !IsKnownMachine(a.machine)) inputs.push_back(a.machine);
   if (!a.trace.empty()) inputs.push_back(a.trace);
+  if (!a.lengths.empty()) inputs.push_back(a.lengths);
   for (const std::string& layout : {a.layout, a.beside})
     if (IsCutsFile(layout)) inputs.push_back(layout);
   return inputs;

@@ -38,6 +38,7 @@ struct Arguments {
   MemoryFit fit;
   int search_seconds = 0;  // of fit-memory
   std::string costs, machine, device_flops, model;
+  std::string lengths;       // a file, of packed documents (document_lengths.h)
   std::string layout;        // of import: a text, or a file of it
   double device_memory = 0;  // of tune, in bytes
   int batch = 0, pp = 0;     // of tune
@@ -79,6 +80,9 @@ Status MachinesCommand(const Arguments& a);
 // The machine that was given, or the profile; `costs` is what --costs says, and becomes empty if
 // that is a file.
 Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices);
+
+// What --lengths says of the job's documents, if it is given. REQUIRES: the job has its model.
+Status ReadLengths(const Arguments& a, Job* job);
 
 // The attributes that were given.
 template <typename Table, typename Owner>

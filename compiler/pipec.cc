@@ -128,6 +128,13 @@ class CommandLine {
          &a_.model, kStandardInput)
         ->required(required);
   }
+  void Lengths(CLI::App* sub) {
+    File(
+        sub, "--lengths",
+        "--documents, and price attention by how long they are: what tools/tokens --lengths writes",
+        &a_.lengths, kStandardInput)
+        ->excludes(sub->get_option("--document-length"));
+  }
   // Of these three there can be one.
   void Prices(CLI::App* sub, CLI::Option* costs) {
     CLI::Option* machine = options::AddText(
@@ -162,6 +169,7 @@ class CommandLine {
     };
     ForEachRow(kProgramAttributes<Program>, attribute);
     ForEachRow(kJobAttributes, attribute);
+    Lengths(sub);
     Model(sub);
     Prices(sub, sub->get_option("--costs"));
     options::AddChoice(sub, "--reduce",
@@ -365,6 +373,7 @@ class CommandLine {
       if (option != "--layers-per-stage" && option != "--recompute")
         Attribute(sub, row)->default_str(option == "--dtype" ? "fp32" : "");
     });
+    Lengths(sub);
     File(sub, "-o,--output",
          "the best plan, to write; - is standard output, and standard error gets the report",
          &a_.output, kStandardOutput, "PLAN");

@@ -69,6 +69,7 @@ Status ReadLowering(const Arguments& given, CompileOptions* options) {
   if (options->balance_layers) layers.clear();
   PP_RETURN_IF_ERROR(ReadAttributes(a, kProgramAttributes<CompileOptions>, options));
   PP_RETURN_IF_ERROR(ReadAttributes(a, kJobAttributes, &options->job));
+  PP_RETURN_IF_ERROR(ReadLengths(a, &options->job));
   PP_RETURN_IF_ERROR(ReadPrices(a, &options->costs, &options->prices));
   options->fit = a.fit;
   options->fit.search_seconds = a.search_seconds;

@@ -28,6 +28,7 @@ Status ReadOptions(const Arguments& a, TuneOptions* options) {
   PP_RETURN_IF_ERROR(ReadAttributes(a, kJobAttributes, &options->job));
   if (options->job.sequence_length == 0) options->job.sequence_length = model->max_positions;
   options->job.lora = WithTargets(options->job);
+  PP_RETURN_IF_ERROR(ReadLengths(a, &options->job));
   if (!a.attributes.at("--tp").empty()) options->tp = options->job.tp;
   if (!a.attributes.at("--micro-batch-size").empty())
     options->micro_batch_size = options->job.micro_batch_size;

@@ -107,6 +107,8 @@ std::string TuneReport::Command(const Candidate& candidate) const {
   add(c.job.sequence_parallel, "--sequence-parallel");
   add(!c.job.keep.empty(), "--keep " + TextOf(c.job.keep, kKeepNames));
   add(c.job.lora.given(), "--lora " + TextOf(c.job.lora));
+  add(c.job.documents, "--documents");
+  add(c.job.document_length > 0, fmt::format("--document-length {}", c.job.document_length));
   add(c.job.dtype != Dtype::kFp32, fmt::format("--dtype {}", pp::NameOf(c.job.dtype)));
   add(c.job.backend != DeviceKind::kCpu, fmt::format("--backend {}", pp::NameOf(c.job.backend)));
   add(!words_.prices.empty(), words_.prices);

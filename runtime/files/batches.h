@@ -107,6 +107,9 @@ class Batches {
   // T].
   bool has_documents() const { return args_.dataset != nullptr && args_.dataset->has_documents(); }
   Status DocumentPositions(int64_t step, int replica, int micro, int32_t* positions) const;
+  // The length of the document that a mean token is in, of those steps of the first replica: its
+  // part in a sequence counts. Errors: those of DocumentPositions.
+  Result<double> MeanDocument(int64_t first_step, int64_t last_step) const;
   virtual Draw DrawAt(int64_t) const { return {}; }
 
  private:

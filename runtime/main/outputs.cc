@@ -204,6 +204,7 @@ Status Outputs::WriteProfile(const Program& program, const TrainReport& report) 
   profile.threads = machine_.threads;
   profile.cores = machine_.cores;
   profile.host = machine_.host;
+  profile.job.document_length = report.document_length;
   if (profile.steps == 0) return Status::Failed("--profile: no step was measured");
   PP_RETURN_IF_ERROR(
       profile_->Write(ToJson(profile), [this](double silent) { return Waits(silent); }));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -325,6 +326,16 @@ class Supervisor {
     report_.saved_step = reporter_.saved_step();
     report_.unsaved = reporter_.unsaved();
     report_.best = reporter_.best();
+    if (!options_.profile.empty() && options_.documents && IsCoordinator()) AddDocuments();
+  }
+
+  // How long the documents of some steps were.
+  void AddDocuments() {
+    constexpr int64_t kSteps = 32;
+    const int64_t steps = std::min(kSteps, report_.last_step - inputs_->steps_before());
+    if (steps < 1) return;
+    const Result<double> mean = inputs_->batches().MeanDocument(1, steps);
+    if (mean.ok()) report_.document_length = static_cast<int>(std::lround(*mean));
   }
 
   void Note(const std::string& note) {

@@ -41,7 +41,8 @@ class OptionsTest(Case):
             ),
             (
                 "in --tokenizer f --decode -o out",
-                "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)",
+                "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --lengths, "
+                "--eos)",
             ),
             ("in --tokenizer f -o out --packed", "--packed: is no option (tools/tokens --help)"),
         ):

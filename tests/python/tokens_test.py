@@ -41,9 +41,11 @@ class Case(unittest.TestCase):
     def write(self, name, lines):
         Path(name).write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
-    def make(self, *names, tokenizer=None, how="plain", pad=0, output="out", eos=None):
+    def make(self, *names, tokenizer=None, how="plain", pad=0, output="out", eos=None, lengths=None):
         """What it prints; the file is `out`."""
-        options = argparse.Namespace(sources=list(names), output=output, pad=pad, eos=eos)
+        options = argparse.Namespace(
+            sources=list(names), output=output, pad=pad, eos=eos, lengths=lengths
+        )
         out, self.notes = io.StringIO(), io.StringIO()
         with contextlib.redirect_stderr(self.notes):
             command.make(options, tokenizer or Letters(), lambda: Turns(how), out)
@@ -216,7 +218,7 @@ class DocumentsTest(Case):
     def test_lengths(self):
         self.write("in.jsonl", [{"text": "x" * n} for n in (1, 2, 2, 14, 15, 200)])
         self.assertEqual(
-            self.make("in.jsonl", pad=4).splitlines()[1:],
+            self.make("in.jsonl", pad=4, lengths="lengths").splitlines()[1:],
             [
                 "         2 to        3 tokens         3  " + "#" * 40,
                 "         4 to        7 tokens         0",
@@ -228,6 +230,8 @@ class DocumentsTest(Case):
                 "6 rows of 4 tokens, 3 cut",
             ],
         )
+        self.assertEqual(Path("lengths").read_text(), "2 1\n3 2\n15 1\n16 1\n201 1\n")
+        self.refused("in.jsonl: is a source, too (another file to write)", "in.jsonl", lengths="in.jsonl")
 
     def test_where_rows_end(self):
         """One token too few, as many, one too many; the cut one has no end."""

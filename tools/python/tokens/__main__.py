@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from itertools import chain, islice
+from pathlib import Path
 
 from . import Failure, Refusal, decoding, one_line, shown
 from .chats import Chats
@@ -106,6 +107,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "end tokens, which do not count, or cut",
     )
     parser.add_argument(
+        "--lengths",
+        metavar="FILE",
+        type=a_text,
+        help="write how many documents have how many tokens, a line `TOKENS DOCUMENTS` for each "
+        "length, for pipec --lengths",
+    )
+    parser.add_argument(
         "--eos",
         metavar="TOKEN",
         type=a_text,
@@ -123,9 +131,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="with --decode: the first N alone",
     )
     options = parser.parse_args(arguments)
-    if options.decode and (options.output or options.pad or options.eos or len(options.sources) > 1):
+    others = options.output or options.pad or options.lengths or options.eos
+    if options.decode and (others or len(options.sources) > 1):
         raise Refusal(
-            "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --eos)"
+            "--decode: takes one SOURCE, --tokenizer and --documents alone (no -o, --pad, --lengths, "
+            "--eos)"
         )
     if not options.decode and not options.output:
         raise Refusal("--output: is missing (-o DATA, the file to write)")
@@ -147,9 +157,10 @@ def end_token(tokenizer, wanted: str | None) -> int:
 def make(options: argparse.Namespace, tokenizer, template, out) -> None:
     """`template` makes what renders chats, where documents are chats."""
     files = find(options.sources)
-    for name in files:
-        if name != "-" and os.path.exists(options.output) and os.path.samefile(name, options.output):
-            raise Refusal(f"{options.output}: is a source, too (another file to write)")
+    for written in filter(None, (options.output, options.lengths)):
+        for name in files:
+            if name != "-" and os.path.exists(written) and os.path.samefile(name, written):
+                raise Refusal(f"{written}: is a source, too (another file to write)")
     end = end_token(tokenizer, options.eos)
     sources = Sources(files)
     documents = iter(sources)
@@ -181,6 +192,11 @@ def make(options: argparse.Namespace, tokenizer, template, out) -> None:
             f"tools/tokens: note: keys that are not used: {shown(', '.join(sources.unused))}",
             file=sys.stderr,
         )
+    if options.lengths:
+        try:
+            Path(options.lengths).write_text(lengths.rows())
+        except OSError as error:
+            raise Failure(f"{options.lengths}: {error.strerror}") from error
     print(summary(options.output, writer, lengths), file=out)
 
 
