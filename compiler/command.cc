@@ -63,12 +63,13 @@ Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices) {
       prices->stages = std::move(*stages);
       return {};
     }
-    auto profile = ParseProfile(*text);
-    if (profile.ok() && !prices->profiles.empty())
-      if (const Status alike = CheckAlike(prices->profiles.front(), *profile); !alike.ok())
-        profile = alike;
-    if (!profile.ok()) return profile.status().In("--costs: " + path);
-    prices->profiles.push_back(std::move(*profile));
+    auto profiles = ParseProfiles(*text);
+    PP_RETURN_IF_ERROR(profiles.status().In("--costs: " + path));
+    for (Profile& profile : *profiles) {
+      if (!prices->profiles.empty())
+        PP_RETURN_IF_ERROR(CheckAlike(prices->profiles.front(), profile).In("--costs: " + path));
+      prices->profiles.push_back(std::move(profile));
+    }
   }
   return {};
 }

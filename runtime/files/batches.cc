@@ -215,10 +215,11 @@ Status Batches::DocumentPositions(int64_t step, int replica, int micro, int32_t*
 
 // A document's positions p make up its length's square: the sum of 2p + 1.
 Result<double> Batches::MeanDocument(int64_t first_step, int64_t last_step) const {
-  std::vector<int32_t> positions(int64_t{args_.micro_batch_size} * args_.sequence_length);
+  std::vector<int32_t> positions;
   double squares = 0, tokens = 0;
   for (int64_t step = first_step; step <= last_step; ++step)
-    for (int micro = 0; micro < args_.microbatches; ++micro) {
+    for (int micro = 0; micro < Microbatches(step); ++micro) {
+      positions.resize(ExtentOf(micro).all());
       PP_RETURN_IF_ERROR(DocumentPositions(step, 0, micro, positions.data()));
       for (const int32_t position : positions) squares += 2.0 * position + 1;
       tokens += static_cast<double>(positions.size());

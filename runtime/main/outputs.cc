@@ -200,14 +200,17 @@ Status Outputs::Finish(const Program& program, const TrainReport& report) {
 }
 
 Status Outputs::WriteProfile(const Program& program, const TrainReport& report) {
-  Profile profile = ProfileOf(program, report.events);
-  profile.threads = machine_.threads;
-  profile.cores = machine_.cores;
-  profile.host = machine_.host;
-  profile.job.document_length = report.document_length;
-  if (profile.steps == 0) return Status::Failed("--profile: no step was measured");
+  std::vector<Profile> profiles;
+  for (int shape = 0; shape < program.shapes(); ++shape) {
+    Profile& profile = profiles.emplace_back(ProfileOf(program, report.events, shape));
+    profile.threads = machine_.threads;
+    profile.cores = machine_.cores;
+    profile.host = machine_.host;
+    profile.job.document_length = std::min(report.document_length, profile.job.sequence_length);
+    if (profile.steps == 0) return Status::Failed("--profile: no step was measured");
+  }
   PP_RETURN_IF_ERROR(
-      profile_->Write(ToJson(profile), [this](double silent) { return Waits(silent); }));
+      profile_->Write(ToJson(profiles), [this](double silent) { return Waits(silent); }));
   return profile_->Close();
 }
 

@@ -65,6 +65,7 @@ Result<Job> ReadJob(const Json& json) {
   PP_RETURN_IF_ERROR(status);
   PP_RETURN_IF_ERROR(CheckSplit(job.layers_per_stage, job.model.layers, job.stages()).In("job"));
   PP_RETURN_IF_ERROR(CheckJob(job).In("job"));
+  if (job.shapes.given()) return Status::Invalid("job: shapes (a profile for each)");
   return job;
 }
 
@@ -118,7 +119,8 @@ using Times = std::map<std::pair<Measured, int>, std::vector<double>>;  // by ki
 //
 //   compute  | FW |..SEND..| FW     post: until the lane goes on
 //   peer     |  WAIT          |     latency: from the SEND to the WAIT's end
-void AddPosts(const Program& program, std::span<const Event> events, int32_t first, Times* times) {
+void AddPosts(const Program& program, std::span<const Event> events, int32_t first, int shape,
+              Times* times) {
   const Topology topology = TopologyOf(program);
   std::map<std::pair<int, int>, std::vector<const Event*>> bodies;  // by rank and step
   for (const Event& event : events) {
@@ -141,7 +143,7 @@ void AddPosts(const Program& program, std::span<const Event> events, int32_t fir
       if (event == nullptr) continue;
       const Instruction& i = InstructionOf(program, *event);
       if (Info(i.op).lane == Lane::kSend && last != nullptr) {
-        sends.push_back(i.stage);
+        if (program.ShapeOf(i.micro) == shape) sends.push_back(i.stage);
         sent[message_of(*event, KindOfMessage(i.op), i)] = last->start + last->duration;
       }
       if (Info(i.op).lane != Lane::kCompute) continue;
@@ -154,7 +156,8 @@ void AddPosts(const Program& program, std::span<const Event> events, int32_t fir
   }
   for (const Event& event : events) {
     const Instruction& i = InstructionOf(program, event);
-    if (event.step < first || i.op != Op::kWait || i.sent) continue;
+    if (event.step < first || i.op != Op::kWait || i.sent || program.ShapeOf(i.micro) != shape)
+      continue;
     const auto found = sent.find(message_of(event, i.value, i));
     if (found != sent.end() && event.start < found->second)
       (*times)[{Measured::kLatency, i.stage}].push_back(event.start + event.duration -
@@ -171,8 +174,8 @@ double Quantile(std::vector<double> values, double at) {
   return *nth;
 }
 
-Profile ProfileOf(const Program& program, std::span<const Event> events) {
-  Profile profile{.job = *program.job};
+Profile ProfileOf(const Program& program, std::span<const Event> events, int shape) {
+  Profile profile{.job = program.job->OfShape(shape)};
   int32_t last = 0;
   for (const Event& event : events) last = std::max(last, event.step);
   const int32_t first = last > kWarmUp ? kWarmUp + 1 : 1;
@@ -184,7 +187,7 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
     if (event.step < first) continue;
     const Instruction& i = InstructionOf(program, event);
     const auto kind = KindOf(i.op);
-    if (!kind || i.stage < 0) continue;
+    if (!kind || i.stage < 0 || (i.micro >= 0 && program.ShapeOf(i.micro) != shape)) continue;
     if (*kind == Measured::kReduce) {
       reductions[{i.stage, event.rank, event.step}] += event.duration;
     } else {
@@ -193,7 +196,7 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
   }
   for (const auto& [key, seconds] : reductions)
     times[{Measured::kReduce, std::get<0>(key)}].push_back(seconds);
-  if (program.p2p == P2p::kAsync) AddPosts(program, events, first, &times);
+  if (program.p2p == P2p::kAsync) AddPosts(program, events, first, shape, &times);
   for (auto& row : profile.seconds) row.assign(program.stages, -1);
   for (auto& [key, values] : times) {
     const bool waits = key.first == Measured::kReduce || key.first == Measured::kComm;
@@ -207,7 +210,9 @@ Profile ProfileOf(const Program& program, std::span<const Event> events) {
   return profile;
 }
 
-std::string ToJson(const Profile& profile) {
+namespace {
+
+Json JsonOf(const Profile& profile) {
   Json job, seconds;
   ForEachRow(kJobAttributes, [&](const auto& row) {
     const auto& value = profile.job.*row.member;
@@ -229,14 +234,10 @@ std::string ToJson(const Profile& profile) {
               {"steps", profile.steps},
               {"model", Json::parse(ToJson(profile.job.model))},
               {"job", job},
-              {"seconds", seconds}}
-             .dump() +
-         "\n";
+              {"seconds", seconds}};
 }
 
-Result<Profile> ParseProfile(const std::string& text) {
-  const auto json = ParseJson(text);
-  if (!json.ok()) return json.status();
+Result<Profile> ParseProfile(const nlohmann::json* json) {
   if (!json->is_object() || !json->contains("profile"))
     return Status::Invalid("is no profile (piperun --profile writes them)");
   if ((*json)["profile"] != kVersion)
@@ -259,6 +260,29 @@ Result<Profile> ParseProfile(const std::string& text) {
                                    kMeasuredKeys[k], &profile.seconds[k]));
   PP_RETURN_IF_ERROR(CheckMeasured(profile).In("seconds"));
   return profile;
+}
+
+}  // namespace
+
+std::string ToJson(std::span<const Profile> profiles) {
+  Json all;
+  for (const Profile& profile : profiles) all.push_back(JsonOf(profile));
+  return (all.size() == 1 ? all.front() : all).dump() + "\n";
+}
+
+Result<std::vector<Profile>> ParseProfiles(const std::string& text) {
+  const auto json = ParseJson(text);
+  if (!json.ok()) return json.status();
+  std::vector<Profile> profiles;
+  const auto add = [&](const nlohmann::json& one) {
+    auto profile = ParseProfile(&one);
+    if (profile.ok()) profiles.push_back(std::move(*profile));
+    return profile.status();
+  };
+  if (!json->is_array() || json->empty()) PP_RETURN_IF_ERROR(add(*json));
+  for (size_t i = 0; json->is_array() && i < json->size(); ++i)
+    PP_RETURN_IF_ERROR(add((*json)[i]).In(fmt::format("profile {}", i)));
+  return profiles;
 }
 
 }  // namespace pp

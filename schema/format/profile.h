@@ -5,8 +5,9 @@
 //    "model": {...},
 //    "job": {"batch": "4", "sequence": "128", "layers": "3,3", "tp": "1", "dtype": "fp32", ...},
 //    "seconds": {"f": [0.031, 0.036], "b": [...], ...}}
-// with the job's attributes as pipec's options have them, and the medians of each kind of
-// instruction by stage, null where there were none, under the keys of --costs.
+// or, of a plan whose micro-batches have several shapes (model/shapes.h), a list of such objects,
+// one for each of them; with the job's attributes as pipec's options have them, and the medians of
+// each kind of instruction by stage, null where there were none, under the keys of --costs.
 #pragma once
 
 #include <array>
@@ -45,11 +46,13 @@ struct Profile {
 // The value below which that share of them lies. REQUIRES: there are some.
 double Quantile(std::vector<double> values, double at);
 
-// Of the events of a run without its first two steps. REQUIRES: the program has a job.
-Profile ProfileOf(const Program& program, std::span<const Event> events);
+// Of the events of a run without its first two steps, those of micro-batches of one shape, and of
+// none. REQUIRES: the program has a job.
+Profile ProfileOf(const Program& program, std::span<const Event> events, int shape = 0);
 
-std::string ToJson(const Profile& profile);
+// At least one.
+std::string ToJson(std::span<const Profile> profiles);
 // Error: what is wrong, without the file's name.
-Result<Profile> ParseProfile(const std::string& json);
+Result<std::vector<Profile>> ParseProfiles(const std::string& json);
 
 }  // namespace pp

@@ -178,6 +178,10 @@ void MutateAttribute(Random& random, const Table& table, Owner* owner) {
     } else if constexpr (std::is_same_v<T, BatchRamp>) {
       value.stretches.clear();
       if (!random.OneIn(4)) value.stretches = {{1 + random.Below(3), 0}, {1 + random.Below(3), 1}};
+    } else if constexpr (std::is_same_v<T, Shapes>) {
+      value.runs.clear();
+      for (int run = random.Below(4); run > 0; --run)
+        value.runs.push_back({1 + random.Below(3), {1 + random.Below(2), 1 + random.Below(8)}});
     } else if constexpr (std::is_same_v<T, std::optional<CostModel>>) {
       if (value && random.OneIn(4)) return value.reset();
       if (!value) value.emplace();

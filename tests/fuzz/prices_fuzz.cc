@@ -78,9 +78,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     PP_CHECK(again.ok() && pp::ToJson(*again) == pp::ToJson(*machine));
     CheckCosts(pp::CostsOn(*machine, Head(job)));
   }
-  if (const auto profile = pp::ParseProfile(text); profile.ok()) {
-    const auto again = pp::ParseProfile(pp::ToJson(*profile));
-    PP_CHECK(again.ok() && again->seconds == profile->seconds && again->job == profile->job);
+  if (const auto parsed = pp::ParseProfiles(text); parsed.ok()) {
+    const auto again = pp::ParseProfiles(pp::ToJson(*parsed));
+    PP_CHECK(again.ok() && again->size() == parsed->size());
+    const pp::Profile* profile = &parsed->front();
+    PP_CHECK(again->front().seconds == profile->seconds && again->front().job == profile->job);
     if (profile->job.model.layers > 16 || profile->job.stages() > 4) return 0;
     pp::Job other = profile->job;
     other.layers_per_stage = {other.model.layers, 0};

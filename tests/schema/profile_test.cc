@@ -140,9 +140,9 @@ TEST_CASE("a profile is read as it is written") {
   profile.threads = 2;
   profile.cores = 3;
   profile.steps = 7;
-  const auto again = ParseProfile(ToJson(profile));
-  INFO(again.status().message());
-  REQUIRE(again.ok());
+  const auto parsed = ParseProfiles(ToJson({&profile, 1}));
+  REQUIRE(parsed.status().message() == "");
+  const Profile* again = &parsed->front();
   CHECK(again->job == profile.job);
   CHECK(again->seconds == profile.seconds);
   CHECK(again->host == profile.host);
@@ -150,11 +150,11 @@ TEST_CASE("a profile is read as it is written") {
   CHECK(again->cores == 3);
   CHECK(again->steps == 7);
   const auto wrong = [&](const std::string& from, const std::string& to, const std::string& error) {
-    std::string text = ToJson(profile);
+    std::string text = ToJson({&profile, 1});
     REQUIRE(text.find(from) != text.npos);
     text.replace(text.find(from), from.size(), to);
     INFO(text);
-    CHECK(ParseProfile(text).status().message().find(error) == 0);
+    CHECK(ParseProfiles(text).status().message().find(error) == 0);
   };
   wrong("\"profile\":1", "\"profile\":2", "profile is 2");
   wrong("\"profile\":1", "\"profil\":1", "is no profile");
@@ -172,7 +172,7 @@ TEST_CASE("a profile is read as it is written") {
   wrong("\"cores\":3", "\"cores\":0.5", "cores is missing");
   wrong("\"model\":{", "\"model\":[{", "is no profile");
   wrong("\"n_layer\":4", "\"n_layer\":0", "model: ");
-  CHECK(!ParseProfile("").ok());
+  CHECK(!ParseProfiles("").ok());
 }
 
 TEST_CASE("the measured plan costs what was measured") {
