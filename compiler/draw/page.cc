@@ -115,13 +115,17 @@ class PlanData {
       before.resize(at);
     }
     const std::string colour = ColourOf(instruction.op, shades_.Of(device, instruction));
-    const auto [kind, is_new] = kinds_.try_emplace({before, after, colour}, kinds_.size());
+    // In full activations, by which a small micro-batch is a part of one.
+    const double change =
+        ActivationChange(instruction.op) * program_.SizeOf(program_.ShapeOf(instruction.micro));
+    const auto [kind, is_new] =
+        kinds_.try_emplace({before, after, colour, fmt::format("{:.6g}", change)}, kinds_.size());
     if (is_new)
       kinds_json_ += fmt::format(
           R"({}{{"before":"{}","after":"{}","op":"{}","legend":"{}","lane":{},"stage":{},)"
           R"("change":{},"colour":"{}"}})",
           kinds_json_.empty() ? "\n" : ",\n", before, after, Info(instruction.op).text,
-          StyleOf(instruction.op).legend, lane, instruction.stage, ActivationChange(instruction.op),
+          StyleOf(instruction.op).legend, lane, instruction.stage, fmt::format("{:.6g}", change),
           colour);
     return kind->second;
   }
@@ -130,7 +134,7 @@ class PlanData {
   const Prediction& prediction_;
   const std::string which_;
   const Shades shades_{program_};
-  std::map<std::array<std::string, 3>, int> kinds_;
+  std::map<std::array<std::string, 4>, int> kinds_;
   std::string kinds_json_;
 };
 

@@ -30,10 +30,12 @@ double OfWeight(const StageWork& work) { return work.weight.operations; }
 double OfBackward(const StageWork& work) { return OfInput(work) + OfWeight(work); }
 double OfPair(const StageWork& work) { return OfForward(work) + OfBackward(work); }
 
+}  // namespace
+
 // How many times as long as of the first shape something takes of another one.
-class Ratios {
+class ShapeRatios {
  public:
-  explicit Ratios(const Program& program) : stages_(program.stages) {
+  explicit ShapeRatios(const Program& program) : stages_(program.stages) {
     if (program.shapes() == 1) return;
     const Extents extents(program);
     for (int shape = 0; shape < program.shapes(); ++shape)
@@ -56,6 +58,20 @@ class Ratios {
   std::vector<StageWork> works_;  // by shape and stage; none: there is one shape
   std::vector<double> bytes_;     // of an act
 };
+
+namespace {
+
+// Adds the number of each stage of each shape, times its factor, and `ratio(stage, shape)` where
+// the costs do not say what other shapes take than the first one.
+template <typename Factor, typename Ratio>
+void AddRow(const Program& program, const PerStage& values, Factor factor, Ratio ratio,
+            std::vector<double>* row) {
+  const bool known = HasShapes(values, program.stages);
+  for (int shape = 0; shape < program.shapes(); ++shape)
+    for (int s = 0; s < program.stages; ++s)
+      row->push_back(At(values, s, shape, program.stages) * factor(s) *
+                     (known ? 1 : ratio(s, shape)));
+}
 
 }  // namespace
 
@@ -117,54 +133,79 @@ Result<CostModel> CostsOf(const Program& program, const std::optional<CostModel>
 }
 
 Durations::Durations(const CostModel& costs, const Program& program) : shape_of_(program.shape_of) {
-  const int stages = program.stages, shapes = program.shapes();
   PerStage half = costs.b;
   for (double& value : half) value /= 2;
   const std::vector<double> shares_of = program.Shares();
-  const Ratios ratios(program);
-  // `ratio`: of the first shape's time, where the costs do not say another one's.
-  auto add = [&](std::vector<double>* row, const PerStage& values, auto factor, auto ratio) {
-    const bool known = HasShapes(values, stages);
-    for (int shape = 0; shape < shapes; ++shape)
-      for (int s = 0; s < stages; ++s)
-        row->push_back(At(values, s, shape, stages) * factor(s) * (known ? 1 : ratio(s, shape)));
-  };
+  const ShapeRatios ratios(program);
+  const auto share = [&](int s) { return shares_of[s]; };
   auto fill = [&](Op op, const PerStage& values, const PerStage& fallback, Operations operations) {
-    add(
-        &rows_[static_cast<size_t>(op)], values.empty() ? fallback : values,
-        [&](int s) { return shares_of[s]; },
-        [&](int s, int shape) { return ratios.Of(operations, s, shape); });
+    AddRow(
+        program, values.empty() ? fallback : values, share,
+        [&](int s, int shape) { return ratios.Of(operations, s, shape); }, &Row(op));
   };
   fill(Op::kForward, costs.f, {}, OfForward);
   fill(Op::kForwardDrop, costs.f, {}, OfForward);
   fill(Op::kEvaluate, costs.f, {}, OfForward);
   PerStage recompute = costs.r;
-  for (int s = 0; s < stages && costs.r.empty() && program.job; ++s)
+  for (int s = 0; s < program.stages && costs.r.empty() && program.job; ++s)
     recompute.push_back(At(costs.f, s) *
                         (program.job->recompute.empty() ? 1 : RecomputedShare(program, s)));
   fill(Op::kRecompute, recompute, costs.f, OfRecompute);
   fill(Op::kBackward, costs.b, {}, OfBackward);
   fill(Op::kBackwardInput, costs.bi, half, OfInput);
   fill(Op::kBackwardWeight, costs.bw, half, OfWeight);
-  // These belong to no micro-batch.
-  auto fill_once = [&](Op op, const PerStage& values, double factor) {
-    for (int s = 0; s < stages; ++s)
-      rows_[static_cast<size_t>(op)].push_back(At(values, s) * shares_of[s] * factor);
-  };
-  fill_once(Op::kStep, costs.step, 1);
-  // The halves of an all-reduce; each is cut into buckets by bytes.
-  fill_once(Op::kReduceGrad, costs.reduce, 1);
-  fill_once(Op::kScatterGrad, costs.reduce, 0.5);
-  fill_once(Op::kGatherWeights, costs.reduce, 0.5);
   if (!costs.fb.empty())
-    add(
-        &pairs_, costs.fb, [&](int s) { return shares_of[s]; },
-        [&](int s, int shape) { return ratios.Of(OfPair, s, shape); });
-  const std::vector<int32_t> tied = program.TiedStages();
+    AddRow(
+        program, costs.fb, share, [&](int s, int shape) { return ratios.Of(OfPair, s, shape); },
+        &pairs_);
+  AddMessages(costs, program, ratios);
+  AddUpdates(costs, program, shares_of);
+}
+
+void Durations::AddMessages(const CostModel& costs, const Program& program,
+                            const ShapeRatios& ratios) {
+  const int stages = program.stages;
   for (int s = 0; s < stages; ++s) {
     latency_.push_back(At(costs.latency, s));
-    contention_.push_back(At(costs.contention, s));
     post_.push_back(program.p2p == P2p::kBlocking ? 0 : At(costs.post, s));
+  }
+  const auto ratio = [&](int s, int shape) { return ratios.OfMessage(s, shape); };
+  for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
+    AddRow(
+        program, costs.comm, [](int) { return 1; }, ratio, &Row(op));
+  for (int s = 0; s + 1 < stages; ++s) {
+    const double bandwidth = At(costs.bandwidth, s);
+    if (bandwidth == 0) continue;
+    const auto of_model =
+        program.job ? static_cast<double>(LayoutStage(program.job->OfShape(0), s).act_bytes) : 0;
+    const auto transfer = [&](Kind kind) {
+      constexpr double kMost = 1e15;  // as of other times
+      return std::min(kMost, (program.job ? of_model : BytesOf(costs, kind, s)) / bandwidth);
+    };
+    for (int shape = 0; shape < program.shapes(); ++shape)
+      for (const auto& [op, kind] : {std::pair(Op::kSendAct, Kind::kAct),
+                                     {Op::kRecvAct, Kind::kAct},
+                                     {Op::kSendGrad, Kind::kGrad},
+                                     {Op::kRecvGrad, Kind::kGrad}})
+        Row(op)[shape * stages + s] += transfer(kind) * ratio(s, shape);
+  }
+}
+
+// What belongs to no micro-batch.
+void Durations::AddUpdates(const CostModel& costs, const Program& program,
+                           const std::vector<double>& shares_of) {
+  auto fill = [&](Op op, const PerStage& values, double factor) {
+    for (int s = 0; s < program.stages; ++s)
+      Row(op).push_back(At(values, s) * shares_of[s] * factor);
+  };
+  fill(Op::kStep, costs.step, 1);
+  // The halves of an all-reduce; each is cut into buckets by bytes.
+  fill(Op::kReduceGrad, costs.reduce, 1);
+  fill(Op::kScatterGrad, costs.reduce, 0.5);
+  fill(Op::kGatherWeights, costs.reduce, 0.5);
+  const std::vector<int32_t> tied = program.TiedStages();
+  for (int s = 0; s < program.stages; ++s) {
+    contention_.push_back(At(costs.contention, s));
     std::vector<double>& shares = shares_.emplace_back();
     if (At(costs.reduce, s) == 0) continue;
     if (IsLikeBefore(program, s) && !shares_[s - 1].empty() &&
@@ -180,27 +221,6 @@ Durations::Durations(const CostModel& costs, const Program& program) : shape_of_
                                  : 1.0 / buckets.size());
       if (bucket.tied && s == tied.front())
         tied_ += At(costs.reduce, s) * shares_of[s] * shares.back();
-    }
-  }
-  for (Op op : {Op::kSendAct, Op::kRecvAct, Op::kSendGrad, Op::kRecvGrad})
-    add(
-        &rows_[static_cast<size_t>(op)], costs.comm, [](int) { return 1; },
-        [&](int s, int shape) { return ratios.OfMessage(s, shape); });
-  for (int s = 0; s + 1 < stages; ++s) {
-    const double bandwidth = At(costs.bandwidth, s);
-    if (bandwidth == 0) continue;
-    const auto of_model =
-        program.job ? static_cast<double>(LayoutStage(program.job->OfShape(0), s).act_bytes) : 0;
-    const auto transfer = [&](Kind kind) {
-      constexpr double kMost = 1e15;  // as of other times
-      return std::min(kMost, (program.job ? of_model : BytesOf(costs, kind, s)) / bandwidth);
-    };
-    for (int shape = 0; shape < shapes; ++shape) {
-      const double ratio = ratios.OfMessage(s, shape);
-      for (Op op : {Op::kSendAct, Op::kRecvAct})
-        rows_[static_cast<size_t>(op)][shape * stages + s] += transfer(Kind::kAct) * ratio;
-      for (Op op : {Op::kSendGrad, Op::kRecvGrad})
-        rows_[static_cast<size_t>(op)][shape * stages + s] += transfer(Kind::kGrad) * ratio;
     }
   }
 }

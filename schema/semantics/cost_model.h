@@ -25,6 +25,8 @@ inline Result<CostModel> CostsOf(const Program& program) { return CostsOf(progra
 // an instruction needs (kScratch); whole ones, and 0 of other kinds.
 double BytesOf(const CostModel& costs, Kind kind, int stage);
 
+class ShapeRatios;
+
 // Durations by op, stage and the shape of the micro-batch. Costs that say nothing of shapes are
 // those of the first one: another one's times are as its operations, and its messages' as their
 // bytes.
@@ -51,6 +53,10 @@ class Durations {
   double Latency(const Instruction& i) const { return latency_[i.stage]; }
 
  private:
+  std::vector<double>& Row(Op op) { return rows_[static_cast<size_t>(op)]; }
+  void AddMessages(const CostModel& costs, const Program& program, const ShapeRatios& ratios);
+  void AddUpdates(const CostModel& costs, const Program& program,
+                  const std::vector<double>& shares_of);
   // In a row: stage after stage of the first shape, and so on.
   size_t Cell(const Instruction& i) const {
     if (i.micro < 0 || shape_of_.empty()) return i.stage;

@@ -21,10 +21,10 @@ constexpr int kLengths[] = {1, 4, 1500};
 
 void CheckSequence(const pp::Dataset& data, const pp::Dataset::Options& options, int64_t n) {
   std::vector<int32_t> inputs(options.sequence_length), targets(options.sequence_length);
-  const bool read = data.Inputs(n, inputs.data()).ok();
-  if (!read || !data.Targets(n, targets.data()).ok()) return;
+  const bool read = data.Inputs(n, inputs).ok();
+  if (!read || !data.Targets(n, targets).ok()) return;
   std::vector<int32_t> positions(options.sequence_length);
-  if (options.documents && !data.DocumentPositions(n, positions.data()).ok()) return;
+  if (options.documents && !data.DocumentPositions(n, positions).ok()) return;
   for (int i = 0; i < options.sequence_length; ++i) {
     PP_CHECK(inputs[i] >= 0 && inputs[i] < options.vocab_size);
     PP_CHECK(positions[i] == 0 || (i > 0 && positions[i] == positions[i - 1] + 1));

@@ -24,7 +24,7 @@ constexpr int kLengths[] = {1, 7, 64, 1500};
 // Returns how many of its targets count, or -1 if it cannot be read.
 int64_t CheckSequence(const pp::Dataset& data, const pp::Dataset::Options& options, int64_t n) {
   std::vector<int32_t> inputs(options.sequence_length), targets(options.sequence_length);
-  if (!data.Inputs(n, inputs.data()).ok() || !data.Targets(n, targets.data()).ok()) return -1;
+  if (!data.Inputs(n, inputs).ok() || !data.Targets(n, targets).ok()) return -1;
   int64_t counted = 0;
   for (int i = 0; i < options.sequence_length; ++i) {
     PP_CHECK(inputs[i] >= 0 && inputs[i] < options.vocab_size);

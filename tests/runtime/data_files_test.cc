@@ -69,8 +69,8 @@ void CheckAll(const Dataset& data, const std::vector<int32_t>& tokens, int lengt
   REQUIRE(data.Read(0, count, read.data()).ok());
   CHECK(read == tokens);
   for (int64_t n = 0; n < data.sequences(); ++n) {
-    REQUIRE(data.Inputs(n, inputs.data()).ok());
-    REQUIRE(data.Targets(n, targets.data()).ok());
+    REQUIRE(data.Inputs(n, inputs).ok());
+    REQUIRE(data.Targets(n, targets).ok());
     for (int i = 0; i < length; ++i) {
       const int64_t at = n * length + i;
       REQUIRE(inputs[i] == (at + 1 < count ? tokens[at] : 0));

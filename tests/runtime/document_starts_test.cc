@@ -159,7 +159,7 @@ TEST_CASE("positions and targets of packed documents, from each source, in one f
       std::vector<int32_t> positions(kLength), targets(kLength);
       int64_t counted = 0;
       for (int64_t n = 0; n < data.dataset->sequences(); ++n) {
-        REQUIRE(data.dataset->DocumentPositions(n, positions.data()).ok());
+        REQUIRE(data.dataset->DocumentPositions(n, positions).ok());
         REQUIRE(data.dataset->Targets(n, targets.data()).ok());
         int64_t count = 0;
         for (int i = 0; i < kLength; ++i) {

@@ -65,8 +65,8 @@ void CheckAll(const Dataset& data, const Tokens& tokens, const std::vector<bool>
   std::vector<int32_t> inputs(length), targets(length);
   std::vector<int64_t> before = {0}, positions = {0};  // of all sequences before one
   for (int64_t n = 0; n < data.sequences(); ++n) {
-    REQUIRE(data.Inputs(n, inputs.data()).ok());
-    REQUIRE(data.Targets(n, targets.data()).ok());
+    REQUIRE(data.Inputs(n, inputs).ok());
+    REQUIRE(data.Targets(n, targets).ok());
     int64_t counted = 0, there = 0;
     for (int i = 0; i < length; ++i) {
       const int64_t at = n * length + i;
@@ -99,8 +99,8 @@ TEST_CASE("its tokens, and -1 for the targets that do not count") {
     CHECK(data->row() == 0);
     CHECK(!data->is_text());
     std::vector<int32_t> inputs(4), targets(4);
-    CHECK(data->Inputs(1, inputs.data()).ok());
-    CHECK(data->Targets(1, targets.data()).ok());
+    CHECK(data->Inputs(1, inputs).ok());
+    CHECK(data->Targets(1, targets).ok());
     CHECK(inputs == std::vector<int32_t>{5, 9, 2, 6});
     CHECK(targets == std::vector<int32_t>{9, -1, 6, 5});
     CHECK(*data->Counted(0) == 3);
@@ -315,14 +315,14 @@ TEST_CASE("a file that is cut short is an error of its tokens, its bits and its 
   std::vector<int32_t> out(10);
   const int64_t tokens_end = 64 + 2 * 5000;
   std::filesystem::resize_file(path, tokens_end + 8);
-  CHECK(data->Inputs(400, out.data()).ok());
-  for (const Status& status : {data->Targets(400, out.data()), data->Counted(400).status()}) {
+  CHECK(data->Inputs(400, out).ok());
+  for (const Status& status : {data->Targets(400, out), data->Counted(400).status()}) {
     CHECK(status.code() == Code::kFailed);
     CHECK_THAT(status.message(), Catch::StartsWith(path + ": cut short while it is read: byte "));
   }
   std::filesystem::resize_file(path, 64 + 2 * 1000);
-  CHECK(data->Inputs(99, out.data()).ok());
-  CHECK(data->Inputs(100, out.data()).code() == Code::kFailed);
+  CHECK(data->Inputs(99, out).ok());
+  CHECK(data->Inputs(100, out).code() == Code::kFailed);
 }
 
 }  // namespace
