@@ -81,7 +81,7 @@ Status MachinesCommand(const Arguments& a);
 // that is a file.
 Status ReadPrices(const Arguments& a, std::string* costs, PriceSource* prices);
 
-// What --lengths says of the job's documents, if it is given. REQUIRES: the job has its model.
+// What --lengths says of the job's documents, if it is given; after the job's other attributes.
 Status ReadLengths(const Arguments& a, Job* job);
 
 // The attributes that were given.

@@ -103,8 +103,7 @@ class Batches {
   // [B, T] tokens of a micro-batch. Errors: an illegal token.
   virtual Status Inputs(int64_t step, int replica, int micro, int32_t* inputs) const;
   virtual Status Targets(int64_t step, int replica, int micro, int32_t* targets) const;
-  // Whether those sequences are packed documents, and the position of each token in its own, [B,
-  // T].
+  // Whether sequences are packed documents, and each token's position in its own, [B, T].
   bool has_documents() const { return args_.dataset != nullptr && args_.dataset->has_documents(); }
   Status DocumentPositions(int64_t step, int replica, int micro, int32_t* positions) const;
   // The length of the document that a mean token is in, of those steps of the first replica: its

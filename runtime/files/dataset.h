@@ -45,9 +45,9 @@ class Dataset {
   struct Options {
     int vocab_size = 0;       // a token t is legal when 0 <= t < vocab_size
     int sequence_length = 0;  // T below, at least 1
-    bool documents = false;   // sequences are packed documents
-    std::optional<int32_t>
-        end_of_text;  // that ends each of them; none: the files say where they begin
+    // Sequences are packed documents; each ends with a token, or the files say where they begin.
+    bool documents = false;
+    std::optional<int32_t> end_of_text;
   };
 
   // In this order; a file may be there twice. Errors (Invalid): a file is missing, empty, a

@@ -138,7 +138,7 @@ Status ReadValue(const OptionValues& values, const std::string& text, T* out) {
 inline std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
 
 // As ranks and runs compare it. Of paths only whether they are given: they may differ from rank to
-// rank. What is not given is `usual`.
+// rank. What is not given is `usual`, or none.
 template <typename T>
 std::string TextOf(const OptionValues& values, const char* usual, const T& value) {
   if constexpr (std::is_same_v<T, std::optional<Network>>) {
@@ -148,7 +148,7 @@ std::string TextOf(const OptionValues& values, const char* usual, const T& value
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     return YesNo(!value.empty());
   } else if constexpr (requires { value.has_value(); }) {
-    return value ? TextOf(values, usual, *value) : usual;
+    return value ? TextOf(values, usual, *value) : *usual == '\0' ? "none" : usual;
   } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, bool>) {
     return values.names.empty() ? YesNo(value != T{})
                                 : std::string(values.names[static_cast<size_t>(value)]);
@@ -191,7 +191,7 @@ inline constexpr OptionGroup kTrainingOptions{"Training", std::tuple{
               "--documents)", {}, "", Decides::kNumbers},
     RunOption{"--end-of-text", &RunOptions::end_of_text, "ID",
               "the token that ends each document (by default the data says where each begins)",
-              Whole(0), "none", Decides::kNumbers, "--documents"},
+              Whole(0), "", Decides::kNumbers, "--documents"},
     RunOption{"--weights", &RunOptions::weights, "PATH",
               "safetensors to start from: a file, an index or their folder",
               {}, "", Decides::kAgreed},

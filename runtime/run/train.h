@@ -106,7 +106,7 @@ struct TrainReport {
   std::vector<ValueRecord> records;      // of all ranks, if the run is compared
   std::shared_ptr<const Inputs> inputs;  // null: not all records were gathered
   int64_t last_step = 0;
-  int document_length = 0;  // of a profile: Job::document_length, as it was; 0: no packed documents
+  int document_length = 0;  // for a profile: Job::document_length, as it was; 0: no documents
   int64_t planned_steps = 0;
   int64_t saved_step = 0;              // of the last checkpoint of this run; 0: none
   std::optional<Manifest::Best> best;  // of --keep-best

@@ -2,10 +2,10 @@
 // they read and write. Analytic, from the table alone: no machine, no clock.
 //
 // A multiplication and an addition are two operations. Matrix products and attention are counted;
-// all else is small compared with them. Attention sees half of its keys (causal), of a
-// sequence or of its document (Job::document_length), and its backward
-// recomputes the scores: 5 products to the forward's 2. Bytes count each input once and each output
-// once, as if all caches were cold and infinite; weights and gradients included.
+// all else is small compared with them. Attention sees half of its keys (causal), of a sequence or
+// of a document in it (Job::document_length), and its backward recomputes the scores: 5 products to
+// the forward's 2. Bytes count each input once and each output once, as if all caches were cold and
+// infinite; weights and gradients included.
 #pragma once
 
 #include <cstdint>

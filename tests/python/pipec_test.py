@@ -309,6 +309,8 @@ class Reading(Case):
             sequence_parallel=True,
             keep="gelu",
             lora="r=4,alpha=8",
+            documents=True,
+            document_length=5,
             recompute="attention",
             grad_norm="off",
             costs="f=1,b=3",
@@ -322,6 +324,8 @@ class Reading(Case):
             {key: job[key] for key in sorted(job) if key in JOB},
             dict(
                 backend="cuda",
+                document_length=5,
+                documents=True,
                 dtype="bf16",
                 keep="gelu",
                 layers_per_stage=[1, 3],

@@ -4,7 +4,8 @@
     random_parity.py --fixtures tests/reference/random COUNT SEED     made 24 with seed 4
 
 Odd widths and numbers of heads, head sizes from 1 to 128, sequences of 1 to 1024 tokens, stages without layers, several
-schemes, weights and offsets up to large ones. The error of either program is its distance from
+schemes, weights and offsets up to large ones; every third is trained on packed documents, which transformers sees one
+by one (not the fixtures). The error of either program is its distance from
 transformers in fp64 (RoPE's angles, too), relative for the norm; that of transformers in fp32 counts as at least a few
 roundings of the value, because it may be 0 by chance.
 """
@@ -160,7 +161,27 @@ class ExactAngles(torch.nn.Module):
         return angle.cos() * self.length, angle.sin() * self.length
 
 
-def reference(case, model, inputs, targets, dtype):
+def end_of_text(case, inputs):
+    """The token that ends documents, if they are packed; each such token has no target."""
+    rng = random.Random(case["seed"])
+    end = rng.randrange(case["vocabulary"])
+    return end if rng.random() < 1 / 3 and (inputs != end).any() else None
+
+
+def documents_loss(model, x, y, end):
+    """The sum over the targets of a sequence, of each of its documents alone."""
+    bounds = [0, *(t + 1 for t in range(len(x) - 1) if x[t] == end), len(x)]
+    total = 0.0
+    for first, last in zip(bounds, bounds[1:]):
+        counts = x[first:last] != end
+        if counts.any():
+            logits = model(x[None, first:last]).logits[0]
+            total = total + torch.nn.functional.cross_entropy(
+                logits[counts], y[first:last][counts], reduction="sum")
+    return total
+
+
+def reference(case, model, inputs, targets, dtype, end=None):
     model = model.to(dtype)
     if case["family"] != "gpt2" and dtype == torch.float64:
         model.model.rotary_emb = ExactAngles(case)
@@ -168,8 +189,13 @@ def reference(case, model, inputs, targets, dtype):
     micros = len(inputs)
     loss = 0.0
     for x, y in zip(inputs, targets):
-        logits = model(x).logits
-        one = torch.nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten()) / micros
+        if end is None:
+            logits = model(x).logits
+            one = torch.nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten()) / micros
+        elif (x != end).any():
+            one = sum(documents_loss(model, *row, end) for row in zip(x, y)) / (inputs != end).sum()
+        else:
+            continue
         one.backward()
         loss += one.item()
     squares = sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()
@@ -213,17 +239,19 @@ def run(case, folder):
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip() or f"exit {done.returncode}")
 
+    end = end_of_text(case, inputs)
+    packed = [] if end is None else ["--documents", "--end-of-text", end]
     call(PROGRAMS / "pipec", "compile", *compile_options(case), "--model",
-         folder / "config.json", "-o", folder / "plan")
+         folder / "config.json", "-o", folder / "plan", *packed[:1])
     call(PROGRAMS / "piperun", folder / "plan", "--data", folder / "data.bin", "--steps", 1,
-         "--weights", folder, "--log", folder / "log", "--grad-clip", 1)
+         "--weights", folder, "--log", folder / "log", "--grad-clip", 1, *packed)
     step = json.loads((folder / "log").read_text())
     ours = (step["loss"], step["grad_norm"])
-    fp32 = reference(case, model, inputs, targets, torch.float32)
+    fp32 = reference(case, model, inputs, targets, torch.float32, end)
     model.set_attn_implementation("sdpa")
-    other = reference(case, model, inputs, targets, torch.float32)
+    other = reference(case, model, inputs, targets, torch.float32, end)
     model.set_attn_implementation("eager")
-    fp64 = reference(case, model, inputs, targets, torch.float64)
+    fp64 = reference(case, model, inputs, targets, torch.float64, end)
 
     def worst(*singles):
         ratio = 0.0
