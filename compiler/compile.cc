@@ -125,8 +125,9 @@ Status AddCosts(const CompileOptions& options, Program& program) {
   Program head = program.Head();
   CopyAttributes(options, &head);
   auto costs = options.prices.given() ? CostsOn(options.prices, head)
-                                      : ParseCosts(options.costs, program.stages);
-  PP_RETURN_IF_ERROR(costs.status());
+                                      : ParseCosts(options.costs);
+  PP_RETURN_IF_ERROR(options.prices.given() ? costs.status() : costs.status().In("--costs"));
+  PP_RETURN_IF_ERROR(CheckCosts(*costs, program.stages, head.shapes()).In("--costs"));
   program.costs = options.prices.given() ? Compact(std::move(*costs)) : std::move(*costs);
   return {};
 }
@@ -310,12 +311,17 @@ Result<std::vector<Program>> CompileSteps(CompileOptions options) {
   options.leaves = Form::kLists;
   options.fit.report = nullptr;
   options.fit.progress = nullptr;
+  const MemoryLimit limit = options.fit.limit;
   std::vector<Program> steps;
   for (const int32_t size : sizes) {
     options.shape.microbatches = size;
+    options.fit.limit = limit;
+    if (limit.unit == MemoryLimit::kActivations)  // more than that a step cannot have
+      for (double& most : options.fit.limit.values) most = std::min(most, double(size));
     auto step = Compile(options);
     if (!step.ok())
-      return step.status().In(fmt::format("--batch-ramp: steps of {} micro-batches", size));
+      return step.status().In(
+          fmt::format("--batch-ramp: steps of {} micro-batch{}", size, size == 1 ? "" : "es"));
     steps.push_back(std::move(*step));
   }
   return steps;
@@ -328,8 +334,9 @@ Status CheckLimit(const MemoryLimit& limit, const Program& program) {
     const double most = limit.values[std::min<size_t>(d, limit.values.size() - 1)];
     if (static_cast<double>(program.lists[d].arena_bytes) > most)
       return Status::Invalid(
-          fmt::format("--memory-limit: device {} needs {} bytes for all steps of --batch-ramp", d,
-                      program.lists[d].arena_bytes));
+          fmt::format("--memory-limit: device {} needs {} bytes for all steps of --batch-ramp (as "
+                      "many, or steps more alike)",
+                      d, program.lists[d].arena_bytes));
   }
   return {};
 }

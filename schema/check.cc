@@ -175,12 +175,14 @@ Status CheckRoutine(const Program& program, const Routine& routine,
   if (others.size() >= kMostRoutines) return Wrong("more than {} routines", kMostRoutines);
   PP_RETURN_IF_ERROR(CheckCount("micro-batches", routine.microbatches));
   const std::string& name = routine.name;
-  if (!Evaluates(routine) && (name != StepRoutine(routine.microbatches) || program.overlaps ||
-                              routine.microbatches >= program.microbatches))
+  const int32_t size = routine.microbatches;
+  const bool evaluates = Evaluates(routine) && size == program.microbatches;
+  const bool steps = name == StepRoutine(size) && size < program.microbatches && !program.overlaps;
+  if (!evaluates && !steps)
     return Wrong(
-        "routine '{}' of {} micro-batches (evaluation, or step-M of M, fewer than the {} of a "
-        "step, where steps do not overlap)",
-        Shown(name), routine.microbatches, program.microbatches);
+        "routine '{}' of {} micro-batches (evaluation, of the {} of a step; or step-M of M, fewer than "
+        "those, where steps do not overlap)",
+        Shown(name), size, program.microbatches);
   for (const Routine& other : others)
     if (other.name == name) return Wrong("two routines '{}' (one)", name);
   return {};
@@ -233,6 +235,10 @@ Status CheckShapes(const Program& program) {
     return Wrong("--shapes: '{}', but steps overlap (where they do not)", TextOf(shapes));
   if (program.ramp.given())
     return Wrong("--shapes: '{}' beside --batch-ramp (one of the two)", TextOf(shapes));
+  for (const Routine& routine : program.routines)
+    if (!Evaluates(routine))
+      return Wrong("--shapes: '{}' beside routine '{}' (one of the two)", TextOf(shapes),
+                   Shown(routine.name));
   if (shapes.microbatches() != program.microbatches)
     return Wrong("--shapes: '{}' has {} micro-batches (the plan's {})", TextOf(shapes),
                  shapes.microbatches(), program.microbatches);

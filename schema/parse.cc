@@ -170,7 +170,8 @@ class Parser {
         const auto value =
             fmt::format("{}", fmt::join(words_.begin() + next + 1, words_.begin() + end, ","));
         *status = Read(row, value, &(owner->*row.member)).In(std::string(row.text));
-        line_of_[row.option] = line_number_;
+        if (!line_of_.try_emplace(row.option, line_number_).second && status->ok())
+          *status = Status::Invalid(fmt::format("a second line '{}'", row.text));
         next = end;
       });
     }
@@ -452,7 +453,14 @@ class Parser {
   }
 
   Status FinishJob() {
-    if (!job_.has_model()) return {};
+    Status status;
+    if (!job_.has_model()) {
+      ForEachRow(kJobAttributes, [&](const auto& row) {
+        if (const auto line = line_of_.find(row.option); line != line_of_.end() && status.ok())
+          status = WrongAt(line->second, fmt::format("'{}' without a line 'model'", row.text));
+      });
+      return status;
+    }
     if (job_.stages() != program_.stages)
       return WrongAt(LineOf("--layers-per-stage"),
                      fmt::format("'layers' has {} numbers (one for each of {} stages)",

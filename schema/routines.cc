@@ -32,6 +32,7 @@ Program RoutineOf(const Program& program, size_t index) {
   const Routine& routine = program.routines[index];
   Program one = program.Head();
   one.overlaps = false;
+  one.ramp = {};
   one.microbatches = routine.microbatches;
   one.pipe_of = routine.pipe_of;
   one.shape_of.resize(std::min(one.shape_of.size(), one.pipe_of.size()));
@@ -49,12 +50,14 @@ Program RoutineOf(const Program& program, std::string_view name) {
   return RoutineOf(program, static_cast<size_t>(FindRoutine(program, name)));
 }
 
-Program FirstMicroBatch(Program routine) {
+Program MicroBatchOf(Program routine, int micro) {
   routine.microbatches = 1;
-  routine.pipe_of.resize(1);
-  routine.shape_of.resize(std::min<size_t>(routine.shape_of.size(), 1));
-  for (DeviceList& list : routine.lists)
-    std::erase_if(list.body, [](const Instruction& i) { return i.micro > 0; });
+  routine.pipe_of = {routine.pipe_of[micro]};
+  if (!routine.shape_of.empty()) routine.shape_of = {routine.shape_of[micro]};
+  for (DeviceList& list : routine.lists) {
+    std::erase_if(list.body, [&](const Instruction& i) { return i.micro >= 0 && i.micro != micro; });
+    for (Instruction& i : list.body) i.micro = std::min(i.micro, 0);
+  }
   return routine;
 }
 

@@ -40,8 +40,8 @@ inline bool HasEvaluation(const Program& program) {
 Program RoutineOf(const Program& program, size_t index);
 // REQUIRES: there is such a routine.
 Program RoutineOf(const Program& program, std::string_view name);
-// Its first micro-batch alone.
-Program FirstMicroBatch(Program routine);
+// One of its micro-batches alone, as number 0.
+Program MicroBatchOf(Program routine, int micro);
 
 // An evaluation of as many micro-batches as a step has, without its lists.
 Routine EvaluationLike(const Program& program);

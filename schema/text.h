@@ -22,11 +22,10 @@
 //   pipe d0 d1 d2 d3
 //   pipe d3 d2 d1 d0
 //   micro-batches on pipes 0 1 0 1
-//   routine step-8 microbatches 8         lists beside those of the step (routines.h), perhaps:
-//   routine evaluation microbatches 2 on pipes 0 1
+//   routine step-8 microbatches 8         lists beside those of the step (routines.h)
 //
-// Where they begin on a device stands a line of their name. An evaluation of as many micro-batches
-// as a step has needs no line before the first device.
+// Where they begin on a device stands a line of their name. An evaluation needs no line before the
+// first device.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,10 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 makespan() { "$pipec" simulate --format json "$1" | sed -E 's/.*"makespan":([0-9.e-]+).*/\1/'; }
-compile() { "$pipec" compile --devices 4 --model tools/gpt2_124m.json --machine a100-40g "$@"; }
+compile() {
+  "$pipec" compile --devices 4 --model tools/gpt2_124m.json --layers-per-stage auto \
+    --machine a100-40g "$@"
+}
 
 echo "GPT-2 124M on four A100s: seconds a step, of the shapes and padded"
 for order in 8x256,4x512,4x1024 4x1024,4x512,8x256; do

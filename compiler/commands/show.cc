@@ -57,7 +57,14 @@ Result<MeasuredRun> ReadTrace(const Arguments& a, const Program& whole, const Pr
   PP_RETURN_IF_ERROR(read.In("--trace"));
   PP_RETURN_IF_ERROR(events.status().In("--trace: " + a.trace));
   const int routine = FindRoutine(whole, a.routine);
-  std::erase_if(*events, [&](const Event& event) { return event.routine != routine; });
+  const auto of_others = [&](const Event& event) { return event.routine != routine; };
+  const auto other = std::find_if(events->begin(), events->end(), of_others);
+  const int has = other == events->end() ? routine : other->routine;
+  std::erase_if(*events, of_others);
+  if (events->empty() && has != routine)
+    return Status::Invalid(fmt::format(
+        "--trace: {}: has no {}, of which --routine is (it has {}; evaluations are not recorded)",
+        a.trace, a.routine, has < 0 ? std::string(kStepRoutine) : whole.routines[has].name));
   auto measured = Measure(program, *costs, *events);
   PP_RETURN_IF_ERROR(measured.status().In("--trace: " + a.trace));
   if (costs->seconds) return measured;
@@ -250,6 +257,9 @@ Status ShowCommand(const Arguments& a) {
   PP_RETURN_IF_ERROR(loaded.status());
   const auto program = Selected(a, std::move(*loaded));
   PP_RETURN_IF_ERROR(program.status().In(a.plans[0]));
+  if (a.format == "torch-csv" && program->ramp.given())
+    Note(a, fmt::format("pipec: the step of {} micro-batches alone (--routine has the others)",
+                        program->microbatches));
   if (a.format == "torch-csv") return ShowTorchCsv(a, *program);
   if (a.format == "stages" || a.format == "memory") {
     const auto table = a.format == "stages" ? Stages(*program) : MemoryTable(*program);

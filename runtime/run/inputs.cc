@@ -18,6 +18,12 @@ Status Inputs::Open(std::vector<std::string>* notes) {
   const bool first = options_.transport == nullptr || options_.transport->rank() == 0;
   PP_RETURN_IF_ERROR(CheckLora());
   PP_RETURN_IF_ERROR(CheckDocuments());
+  const Job& job = *program_.job;
+  if (job.shapes.tokens() < job.shapes.sequences() * job.sequence_length)
+    notes->push_back(
+        fmt::format("of the data's sequences of {} tokens shorter micro-batches ({}) train the first "
+                    "tokens alone",
+                    job.sequence_length, TextOf(job.shapes)));
   if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
   if (first && !options_.adapter.empty()) PP_RETURN_IF_ERROR(CheckAdapter(notes));
   if (program_.job->lora.given() && options_.weights.empty() && !checkpoint_)

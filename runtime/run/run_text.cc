@@ -69,10 +69,9 @@ std::string HeaderText(const Program& program) {
   if (program.replicas > 1) text += fmt::format(", {} replicas", program.replicas);
   if (job.tp > 1) text += fmt::format(", {} tensor-parallel peers", job.tp);
   const int64_t ranks = program.devices * copies;
-  int64_t tokens = program.microbatches * job.tokens();
-  if (job.shapes.given()) tokens = 0;
-  for (const Shapes::Run& run : job.shapes.runs) tokens += run.microbatches * run.extent.all();
-  tokens *= program.replicas;
+  const int64_t tokens =
+      program.replicas *
+      (job.shapes.given() ? job.shapes.tokens() : program.microbatches * job.tokens());
   if (program.ramp.given()) text += fmt::format(", by steps {}", TextOf(program.ramp));
   return text + fmt::format("; {} rank{}, {}{} tokens a step, at most {} a rank\n", ranks,
                             ranks == 1 ? "" : "s", program.ramp.given() ? "up to " : "", tokens,

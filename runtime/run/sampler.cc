@@ -42,8 +42,20 @@ void SampledText::Add(int32_t token) {
 
 namespace {
 
-// Of the first micro-batch.
-Job JobOf(const Program& program) { return program.job->OfShape(program.ShapeOf(0)); }
+// The first of the micro-batches with the longest sequences.
+int SampledMicro(const Program& program) {
+  const std::vector<int32_t>& shape_of = program.shape_of;
+  const auto shorter = [&](int32_t a, int32_t b) {
+    const auto& runs = program.job->shapes.runs;
+    return runs[a].extent.tokens < runs[b].extent.tokens;
+  };
+  return static_cast<int>(std::max_element(shape_of.begin(), shape_of.end(), shorter) -
+                          shape_of.begin());
+}
+
+Job JobOf(const Program& program) {
+  return program.job->OfShape(program.ShapeOf(SampledMicro(program)));
+}
 
 }  // namespace
 
@@ -60,7 +72,9 @@ Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
   Runner::Args runner = args.runner;
   runner.batches = &made->text_;
   const auto added =
-      args.runners->Add(FirstMicroBatch(RoutineOf(*args.program, kEvaluationRoutine)), runner);
+      args.runners->Add(MicroBatchOf(RoutineOf(*args.program, kEvaluationRoutine),
+                                     SampledMicro(*args.program)),
+                        runner);
   PP_RETURN_IF_ERROR(added.status());
   made->runner_ = *added;
   return made;
@@ -86,7 +100,7 @@ Status Evaluate(Runners* runners, Runner* runner, const Newest& newest, int64_t 
 }
 
 bool Samples(const Program& program, int device) {
-  const std::vector<int32_t>& devices = program.pipes[program.pipe_of[0]].device_of;
+  const std::vector<int32_t>& devices = program.pipes[program.pipe_of[SampledMicro(program)]].device_of;
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 

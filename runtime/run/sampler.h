@@ -1,5 +1,5 @@
 // A sample: tokens with which the trained model continues a prompt, one after the other, by the
-// plan's evaluation of its first micro-batch. Its first sequence is the text so far, or the last T
+// plan's evaluation of one micro-batch, the first of the longest. Its first sequence is the text so far, or the last T
 // tokens of that; the last stage draws the next one from its last row, and tells rank 0, which
 // tells all devices that evaluate the micro-batch. Rank 0 gets all tokens even if it does not.
 #pragma once
@@ -78,7 +78,7 @@ class Sampler {
   std::atomic<bool> ended_{false};
 };
 
-// Whether a device evaluates the first micro-batch.
+// Whether a device evaluates that micro-batch.
 bool Samples(const Program& program, int device);
 
 }  // namespace pp

@@ -69,15 +69,25 @@ Result<CostModel> ParseCosts(std::string_view text) {
   return costs;
 }
 
+namespace {
+
+// Whether it differs from shape to shape: what is of a micro-batch. (A message's latency does not.)
+bool IsByShape(const CostInfo& row) {
+  return row.part == CostPart::kCompute || row.member == &CostModel::comm;
+}
+
+}  // namespace
+
 Status CheckCosts(const CostModel& costs, int stages, int shapes) {
   for (const CostInfo& row : Costs()) {
     const PerStage& values = costs.*row.member;
     const auto size = static_cast<int64_t>(values.size());
-    if (size <= 1 || size == stages || size == int64_t{stages} * shapes) continue;
+    const bool by_shape = shapes > 1 && IsByShape(row);
+    if (size <= 1 || size == stages || (by_shape && size == int64_t{stages} * shapes)) continue;
     return Status::Invalid(fmt::format(
         "'{}={}' has {} numbers (1, or {}: one for each stage{})", row.key,
         Shown(fmt::format("{}", fmt::join(values, ":"))), size, stages,
-        shapes > 1 ? fmt::format(", or {}: of each of {} shapes", int64_t{stages} * shapes, shapes)
+        by_shape ? fmt::format(", or {}: of each of {} shapes", int64_t{stages} * shapes, shapes)
                    : ""));
   }
   return {};
@@ -112,7 +122,7 @@ CostModel OfShapes(const std::vector<CostModel>& shapes, int stages) {
   for (const CostInfo& row : Costs()) {
     PerStage& values = all.*row.member;
     const auto same = [&](const CostModel& one) { return one.*row.member == values; };
-    if (std::all_of(shapes.begin(), shapes.end(), same)) continue;
+    if (!IsByShape(row) || std::all_of(shapes.begin(), shapes.end(), same)) continue;
     PerStage joined;
     for (const CostModel& one : shapes)
       for (int s = 0; s < stages; ++s) joined.push_back(At(one.*row.member, s));

@@ -16,6 +16,18 @@ int64_t Shapes::microbatches() const {
   return all;
 }
 
+int64_t Shapes::sequences() const {
+  int64_t all = 0;
+  for (const Run& run : runs) all += int64_t{run.microbatches} * run.extent.sequences;
+  return all;
+}
+
+int64_t Shapes::tokens() const {
+  int64_t all = 0;
+  for (const Run& run : runs) all += run.microbatches * run.extent.all();
+  return all;
+}
+
 Extent Shapes::largest() const {
   return std::max_element(runs.begin(), runs.end(),
                           [](const Run& a, const Run& b) {

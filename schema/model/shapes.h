@@ -32,6 +32,9 @@ struct Shapes {
   bool given() const { return !runs.empty(); }
   // At least one.
   int count() const { return given() ? static_cast<int>(runs.size()) : 1; }
+  // Of all micro-batches: their sequences and tokens.
+  int64_t sequences() const;
+  int64_t tokens() const;
   // REQUIRES: given(). All of them; and the one with the longest sequences, the most of those.
   int64_t microbatches() const;
   Extent largest() const;

@@ -15,8 +15,8 @@ namespace pp {
 namespace {
 
 // The share of the operations of a stage's forward that RE repeats.
-double RecomputedShare(const Program& program, int stage) {
-  const Job job = program.job->OfShape(0);
+double RecomputedShare(const Program& program, int stage, int shape) {
+  const Job job = program.job->OfShape(shape);
   const StageWork work = WorkOf(LayoutStage(job, stage), job);
   return work.forward.operations > 0 ? work.recompute.operations / work.forward.operations : 0;
 }
@@ -146,11 +146,15 @@ Durations::Durations(const CostModel& costs, const Program& program) : shape_of_
   fill(Op::kForward, costs.f, {}, OfForward);
   fill(Op::kForwardDrop, costs.f, {}, OfForward);
   fill(Op::kEvaluate, costs.f, {}, OfForward);
+  // As a forward, or the share of it that is recomputed.
+  const bool parts = program.job && !program.job->recompute.empty();
   PerStage recompute = costs.r;
-  for (int s = 0; s < program.stages && costs.r.empty() && program.job; ++s)
-    recompute.push_back(At(costs.f, s) *
-                        (program.job->recompute.empty() ? 1 : RecomputedShare(program, s)));
-  fill(Op::kRecompute, recompute, costs.f, OfRecompute);
+  const int shapes = HasShapes(costs.f, program.stages) ? program.shapes() : 1;
+  for (int shape = 0; shape < shapes && costs.r.empty() && parts; ++shape)
+    for (int s = 0; s < program.stages; ++s)
+      recompute.push_back(At(costs.f, s, shape, program.stages) *
+                          RecomputedShare(program, s, shape));
+  fill(Op::kRecompute, recompute, costs.f, costs.r.empty() && !parts ? OfForward : OfRecompute);
   fill(Op::kBackward, costs.b, {}, OfBackward);
   fill(Op::kBackwardInput, costs.bi, half, OfInput);
   fill(Op::kBackwardWeight, costs.bw, half, OfWeight);

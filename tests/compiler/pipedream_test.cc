@@ -158,8 +158,8 @@ class Reference {
   double MicroBatch(int64_t step, int m) {
     const int64_t k = (step - 1) * case_.micros + m + 1, first = (k - 1) * kBatch;
     for (int b = 0; b < kBatch; ++b) {
-      REQUIRE(data_->Inputs(first + b, tokens_.as<int32_t>() + b * kSequence).ok());
-      REQUIRE(data_->Targets(first + b, targets_.as<int32_t>() + b * kSequence).ok());
+      REQUIRE(data_->Inputs(first + b, {tokens_.as<int32_t>() + b * kSequence, kSequence}).ok());
+      REQUIRE(data_->Targets(first + b, {targets_.as<int32_t>() + b * kSequence, kSequence}).ok());
     }
     double loss = 0;
     for (int s = 0; s < case_.devices; ++s) {

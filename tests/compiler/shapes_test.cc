@@ -11,6 +11,7 @@
 #include "compiler/scheme.h"
 #include "compiler/simulate.h"
 #include "schema/format/file.h"
+#include "schema/model/work.h"
 #include "schema/model/workspace.h"
 #include "schema/proof/verify.h"
 #include "schema/semantics/cost_model.h"

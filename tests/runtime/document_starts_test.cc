@@ -160,7 +160,7 @@ TEST_CASE("positions and targets of packed documents, from each source, in one f
       int64_t counted = 0;
       for (int64_t n = 0; n < data.dataset->sequences(); ++n) {
         REQUIRE(data.dataset->DocumentPositions(n, positions).ok());
-        REQUIRE(data.dataset->Targets(n, targets.data()).ok());
+        REQUIRE(data.dataset->Targets(n, targets).ok());
         int64_t count = 0;
         for (int i = 0; i < kLength; ++i) {
           if (n * kLength + i + 1 < std::ssize(data.all))

@@ -65,8 +65,8 @@ Program Everything() {
   }
   program.overlaps = true;
   pp::AddRoutine(
-      {"evaluation", 3, {0, 1, 0}},
-      {{}, {{.op = pp::Op::kEvaluate, .stage = 0, .micro = 2, .offset = {1, 2, 3}}}, {}, {}},
+      pp::EvaluationLike(program),
+      {{}, {{.op = pp::Op::kEvaluate, .stage = 0, .micro = 1, .offset = {1, 2, 3}}}, {}, {}},
       &program);
   return program;
 }
