@@ -62,7 +62,7 @@ def train(rank: int, data: bytes, resumes: int) -> float:
         held = [m for m, loss in enumerate(losses) if loss is not None]
         assert held == [m for m in range(micros) if plan.pipes[pipes[m]][-1] == me.device], held
         worst = max([worst, *(difference(losses[m], expected[me.replica, m]) for m in held)])
-        if step == 3 and "evaluation" in plan.routines:
+        if step == 3:
             pipe.evaluate(*batch_of(me, plan.microbatches, 9), SCALE)
     pipe.close()
     for key, part in pipe.parts.items():
@@ -85,8 +85,8 @@ def traced(rank: int, data: bytes, path: str) -> None:
 
 class Ramp(unittest.TestCase):
     def test_training(self):
-        """Resumed where steps grow, and in the middle of steps of one size. Of chimera's micro-batches
-        on four devices the second has another pipe in a step of two."""
+        """Each plan is resumed before another step. Of chimera's micro-batches on four devices the
+        second one has another pipe in a step of two."""
         for resumes, options in enumerate((dict(scheme="1f1b"), dict(scheme="zb-v"),
                                            dict(scheme="zb-h1", p2p="blocking"),
                                            dict(scheme="interleaved", passes="mario"),
@@ -135,6 +135,15 @@ class Ramp(unittest.TestCase):
             routine = plan.routine_of(number - 1)
             self.assertEqual({a.get("routine", "step") for a in args}, {routine})
             self.assertEqual(len(args), sum(map(len, plan.lists(routine))))
+
+    def test_compare(self):
+        """Steps of the size that is the next one's turn."""
+        torch.set_default_dtype(torch.float64)
+        plan = pipec.compile(scheme="interleaved", devices=1, batch_ramp="1@0,8@9", costs="f=1,b=2")
+        with pipe_of(plan, pipec.torch.place(plan)) as pipe:
+            comparison = pipec.torch.compare(pipe, lambda: pipe.step(*text_batch(1, 0)), steps=2)
+        self.assertEqual([kind["count"] for kind in comparison.why["measured"]["kinds"]
+                          if kind["op"] == "FW"], [2])
 
 
 def tearDownModule():
