@@ -78,6 +78,8 @@ class Case(unittest.TestCase):
             seq_length=8,
         )
         yield pipec.compile(scheme="1f1b", devices=1, microbatches=1)
+        for scheme in ("1f1b", "chimera"):
+            yield pipec.compile(scheme=scheme, devices=2, batch_ramp="4@0,2@3,8@5")
 
 
 class Compiling(Case):
@@ -258,11 +260,20 @@ class Reading(Case):
                 )
                 self.assertEqual(list(plan.pipe_of), shown["pipe_of"])
                 self.assertEqual(plan.rank_order, shown["rank_order"])
+                self.assertEqual(plan.batch_ramp, shown["batch_ramp"])
+                routines = shown.get("routines", [])
+                self.assertEqual(plan.routines, tuple(routine["name"] for routine in routines))
+                for routine in [dict(shown, name="step"), *routines]:
+                    self.assertEqual(list(plan.pipes_of(routine["name"])), routine["pipe_of"])
+                    self.assertEqual(
+                        plan.microbatches_of(routine["name"]), routine["microbatches"]
+                    )
                 for routine, key in (
                     ("prologue",) * 2,
                     ("step", "body"),
                     ("epilogue",) * 2,
                     ("evaluation",) * 2,
+                    *((name, name) for name in plan.routines),
                 ):
                     lists = plan.lists(routine)
                     self.assertEqual(len(lists), plan.devices)
@@ -287,7 +298,7 @@ class Reading(Case):
                 ]
                 texts = []
                 for device in range(plan.devices):
-                    for routine in ("prologue", "step", "epilogue", "evaluation"):
+                    for routine in ("prologue", "step", "epilogue", *plan.routines):
                         program = plan.lists(routine)[device]
                         texts += [program.text(i) for i in range(len(program))]
                 self.assertEqual(texts, lines)
@@ -355,6 +366,20 @@ class Reading(Case):
             repr(plain), "<pipec.Plan gpipe: 1 devices, 1 stages, 1 micro-batches, async>"
         )
 
+    def test_ramp(self):
+        plan = pipec.compile(scheme="1f1b", devices=2, batch_ramp="4@0,6@2,8@5,4@6")
+        self.assertEqual((plan.batch_ramp, plan.microbatches), ("4@0,6@2,8@5,4@6", 8))
+        self.assertEqual(plan.routines, ("step-4", "step-6", "evaluation"))
+        names = [plan.routine_of(step) for step in range(8)]
+        self.assertEqual(names, ["step-4"] * 2 + ["step-6"] * 3 + ["step"] + ["step-4"] * 2)
+        self.assertEqual(plan.routine_of(10**12), "step-4")
+        self.assertEqual([plan.microbatches_of(name) for name in names], [4, 4, 6, 6, 6, 8, 4, 4])
+        self.assert_error("step: -1 (0 for the first one)", plan.routine_of, -1)
+        for call in (plan.pipes_of, plan.microbatches_of):
+            self.assert_error("routine: 'step-8' (step, step-4, step-6, evaluation)", call, "step-8")
+        plain = pipec.compile(scheme="1f1b", devices=2, microbatches=8, evaluation=False)
+        self.assertEqual((plain.batch_ramp, plain.routines, plain.routine_of(5)), ("", (), "step"))
+
     def test_columns(self):
         program = pipec.compile(scheme="1f1b", devices=2, microbatches=4).lists()[0]
         dtypes = dict(
@@ -412,7 +437,7 @@ class Reading(Case):
         self.assertEqual(pipec.ops()[0]["name"], "LOAD")
 
     def test_damaged_bytes_are_errors(self):
-        plan = pipec.compile(scheme="chimera", devices=2, microbatches=2, model=self.config)
+        plan = pipec.compile(scheme="chimera", devices=2, batch_ramp="2@0,4@1", model=self.config)
         rng = random.Random(1)
         for length in [*range(0, 64), *rng.sample(range(len(plan.bytes)), 200)]:
             with self.assertRaises(pipec.Error):
@@ -428,7 +453,9 @@ class Reading(Case):
                 )[:width]
             try:
                 damaged = pipec.Plan(data)
-                for routine in ("step", "evaluation"):
+                damaged.routine_of(0)
+                for routine in ("step", *damaged.routines):
+                    damaged.microbatches_of(routine)
                     for program in damaged.lists(routine):
                         [program.text(i) for i in range(min(len(program), 3))], len(
                             list(program.rows())
@@ -448,7 +475,7 @@ class Reading(Case):
         vtable = root - struct.unpack_from("<i", data, root)[0]
         struct.pack_into("<I", data, root + struct.unpack_from("<H", data, vtable + 4)[0], 99)
         self.assert_error(
-            "plan: has format 99 (3 to 5: a newer package reads newer ones)", pipec.Plan, data
+            "plan: has format 99 (3 to 6: a newer package reads newer ones)", pipec.Plan, data
         )
 
 

@@ -121,7 +121,7 @@ class Part(torch.nn.Linear):
         super().__init__(WIDTH, WIDTH)
 
 
-def without_shapes(pipeline, inputs, evaluates) -> None:
+def without_shapes(pipeline, inputs) -> None:
     """What `learn_shapes` would learn of `Part`s."""
     pipeline._values.signatures = [0] * pipeline.plan.microbatches
     spec = Spec((1, WIDTH), torch.float32, True),

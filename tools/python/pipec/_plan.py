@@ -31,7 +31,7 @@ _RANK_ORDERS = ("tp,pp,dp", "tp,dp,pp")
 
 T = TypeVar("T")
 # Of the step's list, which is field 1 of table Device, also its parts.
-_STEP = ("step", "prologue", "epilogue")
+_STEP = ("prologue", "step", "epilogue")
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +61,10 @@ class Plan:
     # Which ranks are neighbours, from the inside out: peers, then devices, or replicas.
     rank_order: Literal["tp,pp,dp", "tp,dp,pp"] = field(init=False, compare=False)
     overlaps: bool = field(init=False, compare=False)  # steps overlap
+    # "4@0,8@100": from how many steps on a step has how many micro-batches; "": all are alike.
+    batch_ramp: str = field(init=False, compare=False)
+    # What there is beside "step": "evaluation", and "step-4" for steps of 4 micro-batches.
+    routines: tuple[str, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", bytes(memoryview(self.bytes)))
@@ -85,14 +89,34 @@ class Plan:
         "documents", "document_length" and "lora", as --lora has it, or None. None: a schedule without a model."""
         return _damage(_job, self.bytes)
 
+    def routine_of(self, step: int) -> str:
+        """What a step of a training runs, which counts from 0: "step", or "step-4" where batch_ramp
+        has 4 micro-batches there and M is more."""
+        if step < 0:
+            raise Error(f"step: {step} (0 for the first one)")
+        sizes = [size for size, begin in _ramp(self.batch_ramp) if begin <= step]
+        return f"step-{sizes[-1]}" if sizes and sizes[-1] != self.microbatches else "step"
+
+    def microbatches_of(self, routine: str) -> int:
+        """How many micro-batches of one replica a routine has: "step" has M."""
+        return len(self.pipes_of(routine))
+
+    def pipes_of(self, routine: str) -> tuple[int, ...]:
+        """For each of a routine's micro-batches its pipe: pipe_of is that of "step"."""
+        pipes = {"step": self.pipe_of, **_damage(_pipes_of_routines, self.bytes)}
+        if routine not in pipes:
+            raise Error(f"routine: {routine!r} ({', '.join(pipes)})")
+        return pipes[routine]
+
     def lists(self, routine: str = "step") -> list[Instructions]:
         """For each device its instructions, as columns.
 
         routine: "step" is one optimizer step. Where steps overlap, K of them are "prologue", K - 1
         times "step", "epilogue", and in a step micro-batches from M on are those of the next one.
-        "evaluation" has only the forwards of one batch; it is empty in a plan without.
+        "evaluation" has only the forwards of one batch; it is empty in a plan without. Others are
+        those of `routines`.
         """
-        known = [*_STEP, *dict.fromkeys(["evaluation", *_damage(_routines, self.bytes)])]
+        known = [*_STEP, *dict.fromkeys(["evaluation", *self.routines])]
         if routine not in known:
             raise Error(f"routine: {routine!r} ({', '.join(known)})")
         lists = _damage(lambda data: _lists(data, routine), self.bytes)
@@ -192,6 +216,8 @@ def _head(data: bytes) -> dict[str, Any]:
         "tied": _wholes(root, 15),
         "rank_order": _name(_RANK_ORDERS, root.number(16, "B")),
         "overlaps": _overlaps(root),
+        "batch_ramp": _checked_ramp(root.text(19) or ""),
+        "routines": tuple(_pipes_of_routines(data)),
     }
 
 
@@ -203,16 +229,32 @@ def _overlaps(root: Table) -> bool:
                for part in (0, 2))
 
 
-def _routines(data: bytes) -> list[str]:
-    """The names of those beside the step; up to format 5 there was one, in a field of its own."""
+def _ramp(text: str) -> list[tuple[int, int]]:
+    """Of each stretch of a training the micro-batches of a step, and its first step, ascending."""
+    words = [word.split("@") for word in text.split(",") if word]
+    return [(int(size), int(begin)) for size, begin in words]
+
+
+def _checked_ramp(text: str) -> str:
+    try:
+        _ramp(text)
+    except ValueError:
+        raise Damaged(f"batch_ramp {text!r}") from None
+    return text
+
+
+def _pipes_of_routines(data: bytes) -> dict[str, tuple[int, ...]]:
+    """By name of those beside the step: for each micro-batch its pipe. Up to format 5 there was one,
+    in a field of its own."""
     root = _root(data)
     if root.number(0, "I") < 6:
-        return ["evaluation"]
-    return [routine.text(0) or "" for routine in root.tables(18)]
+        has_one = any(len(Instructions(device.table(5))) for device in root.tables(10))
+        return {"evaluation": _wholes(root, 8)} if has_one else {}
+    return {routine.text(0) or "": _wholes(routine, 2) for routine in root.tables(18)}
 
 
 def _lists(data: bytes, routine: str) -> list[Instructions]:
-    devices, names = _root(data).tables(10), _routines(data)
+    devices, names = _root(data).tables(10), list(_pipes_of_routines(data))
     if routine in _STEP:
         return [Instructions(device.table(1)) for device in devices]
     if routine not in names:

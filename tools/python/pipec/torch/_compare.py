@@ -46,20 +46,21 @@ def compare(pipe, step: Callable[[], Any], *, costs: Any = None, steps: int = 5)
 
         print(compare(pipe, lambda: pipe.step(inputs, targets), costs=costs))
 
-    Called by all ranks; costs: what `profile` returned, by default those in the plan.
+    Called by all ranks; costs: what `profile` returned, by default those in the plan. Of a
+    batch-ramp's steps those of the next one's size are compared.
     """
     if not steps >= 1:
         raise ValueError(f"steps: {steps} (a whole number from 1 on)")
     handle, path = tempfile.mkstemp(suffix=".json")
     os.close(handle)
-    why = None
+    why, routine = None, pipe.plan.routine_of(pipe.steps)
     try:
         with agreement(pipe.plan):
             with pipe.trace(path):
                 for _ in range(steps + 2):
                     step()
             if pipe.place.rank == 0:
-                why = pipe.plan.why(path, costs=costs)
+                why = pipe.plan.why(path, costs=costs, routine=routine)
     finally:
         os.unlink(path)
     peaks = gathered((pipe.place.device, peak_of(pipe, step)))

@@ -7,6 +7,7 @@ tensors alive, as nothing else may reuse their memory before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -22,13 +23,14 @@ Value = tuple[str, int, int]  # "act" or "grad", stage, micro-batch
 
 
 class Exchange:
-    def __init__(self, groups: Groups, values: Values, runners: dict[Stage, StageRunner], plan,
-                 device: torch.device):
+    def __init__(self, groups: Groups, values: Values, runners: dict[Stage, StageRunner],
+                 pipes: Mapping[str, Sequence[int]], blocking: bool, device: torch.device):
+        """`pipes`: of each routine, for each micro-batch its pipe."""
         self._staged, self._values, self._runners = groups.staged, values, runners
-        self._pipe_of = plan.pipe_of
+        self._pipes = pipes
         self._device = torch.device("cpu") if groups.staged else device
         self._target = device
-        self._blocking = plan.p2p == "blocking"
+        self._blocking = blocking
         self._stream = torch.cuda.Stream(device) if self._device.type == "cuda" else None
         self._sending: dict[Value, tuple[list, list[Tensor]]] = {}
         self._dropped: list[tuple[list, list[Tensor]]] = []  # waited for, perhaps not over
@@ -67,7 +69,8 @@ class Exchange:
     def _specs(self, value: Value):
         """Of the tensors of a message; None for a None in its place."""
         kind, stage, micro = value
-        pipe, signature = self._pipe_of[micro], self._values.signatures[micro]
+        pipe = self._pipes[self._values.routine][micro]
+        signature = self._values.signatures[micro]
         if kind == "act":
             return self._runners[Stage(stage + 1, pipe)].specs[signature][0]
         specs = self._runners[Stage(stage, pipe)].specs[signature][1]

@@ -8,7 +8,9 @@ from ._place import Place, Stage, rank_of, ranks_of, replica_and_device
 class Layout:
     def __init__(self, plan, place: Place):
         self._plan, self._place = plan, place
-        self.lists = {routine: plan.lists(routine) for routine in ("step", "evaluation")}
+        self.pipes = {routine: plan.pipes_of(routine) for routine in ("step", *plan.routines)}
+        """By routine: for each of its micro-batches its pipe."""
+        self.lists = {routine: plan.lists(routine) for routine in self.pipes}
         self._rows = {routine: list(lists[place.device].rows())
                       for routine, lists in self.lists.items()}
         every = [(device, row) for lists in self.lists.values()
@@ -21,11 +23,8 @@ class Layout:
         """The stages that share tensors; of a plan with a model the first and the last."""
         if not self.tied and "REDUCE_tied" in ops:
             self.tied = 0, plan.stages - 1
-        self.buckets = [1] * plan.stages
-        """In how many pieces a stage's gradients are reduced."""
-        for _, row in every:
-            if row.op == "REDUCE_grad":
-                self.buckets[row.stage] = max(self.buckets[row.stage], row.bucket + 1)
+        self.buckets = {routine: self._buckets(lists) for routine, lists in self.lists.items()}
+        """By routine: in how many pieces each stage's gradients are reduced."""
         self.tied_ranks = self._ranks(self.tied)
         self.replica_ranks = ranks_of(plan, place.replica)
         """By device."""
@@ -36,6 +35,14 @@ class Layout:
         plan = self._plan
         return tuple(sorted({rank_of(plan, replica, devices[stage]) for stage in stages
                              for devices in plan.pipes for replica in range(plan.replicas)}))
+
+    def _buckets(self, lists) -> list[int]:
+        buckets = [1] * self._plan.stages
+        for instructions in lists:
+            for row in instructions.rows():
+                if row.op == "REDUCE_grad":
+                    buckets[row.stage] = max(buckets[row.stage], row.bucket + 1)
+        return buckets
 
     def _sets(self, ops: set[str]) -> list[tuple[int, ...]]:
         plan = self._plan
@@ -53,19 +60,20 @@ class Layout:
         """The rank whose weights the others start from."""
         return rank_of(self._plan, 0, self._plan.pipes[0][stage])
 
-    def split(self, key: Stage) -> set[int]:
-        """The micro-batches whose backward at this copy of a stage has two halves."""
-        return {row.micro for row in self._rows["step"]
-                if row.op == "BW_input" and self.key(row) == key}
+    def split(self, key: Stage) -> dict[str, set[int]]:
+        """By routine: the micro-batches whose backward at this copy of a stage has two halves."""
+        return {routine: {row.micro for row in rows
+                          if row.op == "BW_input" and self.key(routine, row) == key}
+                for routine, rows in self._rows.items()}
 
     def rows(self, routine: str) -> list:
         return self._rows[routine]
 
-    def key(self, row) -> Stage:
+    def key(self, routine: str, row) -> Stage:
         """Which copy of a stage an instruction is about."""
         if row.pipe >= 0:
             return Stage(row.stage, row.pipe)
-        return Stage(row.stage, self._plan.pipe_of[row.micro] if row.micro >= 0 else 0)
+        return Stage(row.stage, self.pipes[routine][row.micro] if row.micro >= 0 else 0)
 
     def text(self, routine: str, index: int, rank: int) -> str:
         """An instruction of a rank's list."""

@@ -74,7 +74,7 @@ class Pipeline:
             checked_seconds(silent_seconds, stall_seconds)
             tied_here = tied_parameters(self.parts, self._layout.tied, tied)
         self.optimizer, self._seed = optimizer, seed
-        self._evaluation: list | None = None
+        self._calls: dict[str, list[tuple[Callable, tuple]]] = {}  # by routine, once it has run
         self._recorder: Recorder | None = None
         self._closed = False
         self._known: set[tuple[int, int]] = set()  # signatures and pipes that have been probed
@@ -99,9 +99,14 @@ class Pipeline:
         self._gradients = Gradients(self.parts, plan.stages, tied,
                                     min(layout.tied, default=-1), self.optimizer, max_norm,
                                     self.device)
-        self._exchange = Exchange(self._groups, self._values, self._runners, plan, self.device)
+        self._exchange = Exchange(self._groups, self._values, self._runners, layout.pipes,
+                                  plan.p2p == "blocking", self.device)
         self._names.broadcast(layout, self._groups)
-        self._step = self._bind("step")
+
+    @property
+    def microbatches(self) -> int:
+        """How many the next step has: the plan's M, unless a batch-ramp has fewer there."""
+        return self.plan.microbatches_of(self.plan.routine_of(self.steps))
 
     @property
     def grad_norm(self) -> Tensor | None:
@@ -113,33 +118,33 @@ class Pipeline:
              ) -> list[Tensor | None]:
         """One training step.
 
-        inputs, targets   lists of the plan's M micro-batches; None where this rank needs none
+        inputs, targets   lists of `microbatches`; None where this rank needs none
         scale    what each loss is multiplied by: 1 / (tokens of all micro-batches and replicas)
                  where `loss` is a sum over tokens
         kwargs   of each micro-batch, further named arguments of all stages of this rank
         Returns the losses times `scale` by micro-batch, None for those of other ranks.
         """
-        losses = self._run("step", self._step, inputs, targets, scale, kwargs)
+        routine = self.plan.routine_of(self.steps)
+        losses = self._run(routine, inputs, targets, scale, kwargs)
         self.steps += 1
         return losses
 
     def evaluate(self, inputs: Sequence | None = None, targets: Sequence | None = None,
                  scale: float | Tensor = 1.0, kwargs: Sequence[dict] | None = None
                  ) -> list[Tensor | None]:
-        """The losses of a step without training; the modules are in evaluation mode meanwhile.
+        """The losses of M micro-batches without training; the modules are in evaluation mode
+        meanwhile.
 
         The plan has to have evaluation lists (`pipec.compile` makes them).
         """
-        if self._evaluation is None:
-            self._evaluation = self._bind("evaluation")
-            if not self._evaluation:
-                raise ValueError("plan: no evaluation lists (pipec compile --evaluation)")
+        if "evaluation" not in self.plan.routines:
+            raise ValueError("plan: no evaluation lists (pipec compile --evaluation)")
         before = [(module, module.training) for part in self.parts.values()
                   for module in part.modules()]
         try:
             for part in self.parts.values():
                 part.eval()
-            return self._run("evaluation", self._evaluation, inputs, targets, scale, kwargs)
+            return self._run("evaluation", inputs, targets, scale, kwargs)
         finally:
             for module, training in before:
                 module.training = training
@@ -170,7 +175,8 @@ class Pipeline:
         """Records when the instructions of the steps inside begin and end; called by all ranks.
 
         At its end rank 0 writes the file: a Chrome trace, which `Plan.why` compares with what was
-        predicted. The first two steps are left out there if there are more.
+        predicted (of a batch-ramp's steps those that its option `routine` names). The first two
+        steps are left out there if there are more.
         """
         self._recorder = Recorder(self.device)
         try:
@@ -201,9 +207,9 @@ class Pipeline:
         rows, keys = self._layout.rows(routine), []
         for row, following in zip(rows, [*rows[1:], None]):
             if row.op != "STEP":
-                bound.append(self._bound(row))
+                bound.append(self._bound(routine, row))
                 continue
-            keys.append(self._layout.key(row))
+            keys.append(self._layout.key(routine, row))
             if following is not None and following.op == "STEP":
                 bound.append((nothing, ()))  # adjacent ones are one call of the optimizer
             else:
@@ -211,15 +217,15 @@ class Pipeline:
                 keys = []
         return bound
 
-    def _bound(self, row) -> tuple[Callable, tuple]:
+    def _bound(self, routine: str, row) -> tuple[Callable, tuple]:
         """What an instruction does."""
         exchange, gradients, layout = self._exchange, self._gradients, self._layout
-        op, micro = row.op, row.micro
+        op, micro, key = row.op, row.micro, layout.key(routine, row)
         if op == "WAIT":
             if row.value in ("act", "grad"):
                 wait = exchange.sent if row.sent else exchange.arrived
                 return wait, ((row.value, row.stage, micro),)
-            return {"wgrad": lambda: (gradients.wait, (layout.key(row), max(row.bucket, 0))),
+            return {"wgrad": lambda: (gradients.wait, (key, max(row.bucket, 0))),
                     "tied": lambda: (gradients.wait_tied, ()),
                     "norm": lambda: (gradients.wait_norm, ())}[row.value]()
         if op.startswith("SEND"):
@@ -230,16 +236,15 @@ class Pipeline:
             return exchange.receive, ((kind, row.stage, micro),
                                       *self._groups.of_sender(row.peer, kind))
         if op == "REDUCE_grad":
-            key = layout.key(row)
-            return gradients.reduce, (key, max(row.bucket, 0), layout.buckets[key.stage],
+            return gradients.reduce, (key, max(row.bucket, 0), layout.buckets[routine][key.stage],
                                       self._groups.of(layout.copies(key.stage)))
         if op == "REDUCE_tied":
             return gradients.reduce_tied, (self._groups.of(layout.tied_ranks),)
         if op == "NORM_grad":
-            return gradients.add_squares, (layout.key(row),)
+            return gradients.add_squares, (key,)
         if op == "REDUCE_norm":
             return gradients.reduce_norm, (self._groups.of(layout.replica_ranks),)
-        runner = self._runners[layout.key(row)]
+        runner = self._runners[key]
         if op == "LOAD":
             return self._load, (runner, micro)
         return {"FW": runner.forward, "CFW": runner.forward_drop, "RE": runner.recompute,
@@ -258,35 +263,42 @@ class Pipeline:
         runner.load(micro, self._inputs[micro] if runner.first else None,
                     self._targets[micro] if runner.last else None)
 
-    def _run(self, routine: str, bound: list, inputs, targets, scale, kwargs) -> list[Tensor | None]:
-        values, micros, watch = self._values, self.plan.microbatches, self._watch
-        kind = self.device.type
+    def _run(self, routine: str, inputs, targets, scale, kwargs) -> list[Tensor | None]:
+        values, micros, watch = self._values, len(self._layout.pipes[routine]), self._watch
+        kind, trains = self.device.type, routine != "evaluation"
+        values.routine = routine
         try:
             with (watch.during(routine), torch.enable_grad(),
                   preserved(generators(self.device))):
                 if torch.is_inference_mode_enabled():
                     raise RuntimeError(f"{routine}: inside torch.inference_mode() (outside of it)")
-                self._take(inputs, targets, scale, kwargs)
+                if routine not in self._calls:
+                    self._calls[routine] = self._bind(routine)
+                calls = self._calls[routine]
+                self._take(micros, inputs, targets, scale, kwargs)
                 values.seed = step_seed(self._seed, self.steps, self.place.replica)
                 values.autocast = kind if torch.is_autocast_enabled(kind) else None
-                if routine == "step":
+                if trains:
                     self._gradients.begin()
-                learn_shapes(self, self._inputs, evaluates=routine == "evaluation")
-                if self._recorder is None or routine != "step":
-                    for watch.index, (call, arguments) in enumerate(bound):
+                learn_shapes(self, self._inputs)
+                if self._recorder is None or not trains:
+                    for watch.index, (call, arguments) in enumerate(calls):
                         call(*arguments)
                 else:
-                    self._recorder.run(bound, watch)
+                    self._recorder.run(routine, calls, watch)
                 self._check_nothing_left()
                 return [values.losses.get(m) for m in range(micros)]
         finally:
             self._clear()
 
-    def _take(self, inputs, targets, scale, kwargs) -> None:
-        place, values, micros = self.place, self._values, self.plan.microbatches
-        self._inputs = checked_batches("inputs", inputs, micros, place.needs_inputs)
-        self._targets = checked_batches("targets", targets, micros, place.needs_targets)
-        for micro, named in enumerate(checked_batches("kwargs", kwargs, micros, False) or ()):
+    def _take(self, micros: int, inputs, targets, scale, kwargs) -> None:
+        place, values, ramp = self.place, self._values, self.plan.batch_ramp
+        right = f"the plan's {micros}"
+        if ramp and values.routine != "evaluation":
+            right = f"{micros} after {self.steps} steps, by batch-ramp {ramp}"
+        self._inputs = checked_batches("inputs", inputs, micros, right, place.needs_inputs)
+        self._targets = checked_batches("targets", targets, micros, right, place.needs_targets)
+        for micro, named in enumerate(checked_batches("kwargs", kwargs, micros, right, False) or ()):
             if not isinstance(named, Mapping):
                 raise TypeError(f"kwargs: {type(named).__name__} for micro-batch {micro} "
                                 "(a dictionary)")
@@ -384,7 +396,7 @@ def device_of(parts: dict[Stage, nn.Module]) -> torch.device:
     return devices.pop() if devices else torch.device("cpu")
 
 
-def checked_batches(name: str, batches: Sequence | None, micros: int, needed: bool):
+def checked_batches(name: str, batches: Sequence | None, micros: int, right: str, needed: bool):
     if batches is None:
         if needed:
             raise ValueError(f"{name}: None (a list of {micros} micro-batches on this rank)")
@@ -392,5 +404,5 @@ def checked_batches(name: str, batches: Sequence | None, micros: int, needed: bo
     if isinstance(batches, Tensor) or not isinstance(batches, Sequence):
         raise TypeError(f"{name}: {type(batches).__name__} (a list of {micros} micro-batches)")
     if len(batches) != micros:
-        raise ValueError(f"{name}: {len(batches)} micro-batches (the plan's {micros})")
+        raise ValueError(f"{name}: {len(batches)} micro-batches ({right})")
     return batches

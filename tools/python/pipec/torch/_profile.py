@@ -115,7 +115,7 @@ class Trial:
         values.autocast = device.type if torch.is_autocast_enabled(device.type) else None
         self._was_split = any(map(is_split, module.modules()))
         self._runner = StageRunner(module, stage, stages, values, loss, device,
-                                   {_SPLIT} if split else set(), False)
+                                   {values.routine: {_SPLIT} if split else set()}, False)
         self._ways = {name: way for name, way in _WAYS.items() if split or way[0] == _WHOLE}
 
     def __enter__(self) -> None:

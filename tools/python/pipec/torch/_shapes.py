@@ -16,24 +16,25 @@ from ._place import Stage
 from ._stage import arguments_of, mapped, moved
 
 
-def learn_shapes(pipeline, inputs, evaluates: bool) -> None:
+def learn_shapes(pipeline, inputs) -> None:
     """Fills in the signatures of this step, and the specs of stages where one is new.
 
     What modules return in an evaluation is another matter than in training.
     """
-    plan, values = pipeline.plan, pipeline._values
-    values.signatures = [2 * number + evaluates
-                         for number in exchange_signatures(pipeline, inputs)]
-    for micro, (number, pipe) in enumerate(zip(values.signatures, plan.pipe_of)):
+    values = pipeline._values
+    pipe_of = pipeline._layout.pipes[values.routine]
+    values.signatures = [2 * number + (values.routine == "evaluation")
+                         for number in exchange_signatures(pipeline, inputs, pipe_of)]
+    for micro, (number, pipe) in enumerate(zip(values.signatures, pipe_of)):
         if (number, pipe) not in pipeline._known:
-            run_along(pipeline, inputs, micro, number)
+            run_along(pipeline, inputs, micro, number, pipe)
             pipeline._known.add((number, pipe))
 
 
-def exchange_signatures(pipeline, inputs) -> list[int]:
+def exchange_signatures(pipeline, inputs, pipe_of) -> list[int]:
     plan, group, place = pipeline.plan, pipeline._groups.control, pipeline.place
     mine = [signature(batch) if batch is not None else 0
-            for batch in inputs or [None] * plan.microbatches]
+            for batch in inputs or [None] * len(pipe_of)]
     numbers = list(mine)
     if group is None:
         return numbers
@@ -46,20 +47,19 @@ def exchange_signatures(pipeline, inputs) -> list[int]:
                    for other in range(plan.devices) if other != place.device]
     for pipe, holder in enumerate(holders):
         if holder != place.device:
-            message = torch.empty(plan.microbatches, dtype=torch.int64)
+            message = torch.empty(len(pipe_of), dtype=torch.int64)
             dist.recv(message, ranks[holder], group=group)
             for micro, number in enumerate(message.tolist()):
-                if plan.pipe_of[micro] == pipe:
+                if pipe_of[micro] == pipe:
                     numbers[micro] = number
     for work in sending:
         work.wait()
     return numbers
 
 
-def run_along(pipeline, inputs, micro: int, number: int) -> None:
+def run_along(pipeline, inputs, micro: int, number: int, pipe: int) -> None:
     """The forwards of one micro-batch, for what they return."""
     plan, place, group = pipeline.plan, pipeline.place, pipeline._groups.control
-    pipe = plan.pipe_of[micro]
     devices = plan.pipes[pipe]
     ranks = pipeline._layout.replica_ranks
     x = None

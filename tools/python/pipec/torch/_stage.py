@@ -34,6 +34,7 @@ class Values:
         self.act: dict[tuple[int, int], Bundle] = {}  # by stage and micro-batch
         self.grad: dict[tuple[int, int], Bundle] = {}
         self.losses: dict[int, Tensor] = {}
+        self.routine = "step"  # that runs
         self.kwargs: list[dict] | None = None  # of every stage's forward, by micro-batch
         self.signatures: list[int] = []  # of the inputs, by micro-batch
         self.scale: Any = 1.0
@@ -55,15 +56,16 @@ class StageRunner:
     """A module, and what its forwards have left for its backwards."""
 
     def __init__(self, module: nn.Module, stage: int, stages: int, values: Values,
-                 loss: Callable | None, device: torch.device, split: set[int], debug: bool):
-        """`split`: the micro-batches whose backward has two halves."""
+                 loss: Callable | None, device: torch.device, split: Mapping[str, set[int]],
+                 debug: bool):
+        """`split`: of each routine, the micro-batches whose backward has two halves."""
         self.module = module
         self.stage, self.first, self.last = stage, stage == 0, stage == stages - 1
         self.device = device
         self.specs: dict[int, tuple[Specs, Specs]] = {}  # act(s-1) and act(s), by signature
         self._values, self._loss, self._debug = values, loss, debug
         self._split = split
-        self._splitter = Splitter(module) if split else None
+        self._splitter = Splitter(module) if any(split.values()) else None
         self._generators = generators(device)
         self.buffers = [(owner, name) for owner in module.modules()
                         for name, _ in owner.named_buffers(recurse=False)]
@@ -169,7 +171,7 @@ class StageRunner:
         positional, named = mapped(torch.clone, arguments) if self._copies_input else arguments
         if measure and self._splitter is not None:
             return self._splitter.measure(*positional, **named)
-        if record and micro in self._split:
+        if record and micro in self._split[self._values.routine]:
             return self._splitter.forward(micro, *positional, **named)
         return self.module(*positional, **named)
 

@@ -25,7 +25,7 @@ class Recorder:
             torch.cuda.synchronize(device)
             self._offset = time.time()
             self._first = self._now()
-        self._steps: list[list] = []
+        self._steps: list[tuple[str, list]] = []
 
     def _now(self):
         if not self._cuda:
@@ -34,22 +34,23 @@ class Recorder:
         event.record()
         return event
 
-    def run(self, bound: list, watch) -> None:
+    def run(self, routine: str, calls: list, watch) -> None:
         """Runs a step's calls."""
         now = self._now
         times = [now()]
-        for watch.index, (call, arguments) in enumerate(bound):
+        for watch.index, (call, arguments) in enumerate(calls):
             call(*arguments)
             times.append(now())
-        self._steps.append(times)
+        self._steps.append((routine, times))
 
-    def steps(self) -> list[list[float]]:
-        """Of each step the begin of each instruction and the end of the last, in seconds."""
+    def steps(self) -> list[tuple[str, list[float]]]:
+        """Of each step its routine, and the begin of each instruction and the end of the last, in
+        seconds."""
         if self._cuda:
             torch.cuda.synchronize()
-            return [[self._offset + self._first.elapsed_time(t) * 1e-3 for t in times]
-                    for times in self._steps]
-        return [[self._offset + t for t in times] for times in self._steps]
+            return [(routine, [self._offset + self._first.elapsed_time(t) * 1e-3 for t in times])
+                    for routine, times in self._steps]
+        return [(routine, [self._offset + t for t in times]) for routine, times in self._steps]
 
 
 def write_trace(recorder: Recorder, place, layout, path: str | os.PathLike[str]) -> None:
@@ -61,19 +62,22 @@ def write_trace(recorder: Recorder, place, layout, path: str | os.PathLike[str])
         dist.gather_object(mine, everywhere, 0)
     if place.rank != 0:
         return
-    begin = min((times[0] for _, steps in everywhere for times in steps), default=0.0)
+    begin = min((times[0] for _, steps in everywhere for _, times in steps), default=0.0)
     lines = []
     for rank, (device, steps) in enumerate(everywhere):
-        rows = [(layout.text("step", index, rank), row.op, *lane_of(row))
-                for index, row in enumerate(layout.lists["step"][device].rows())]
+        rows = {routine: [(layout.text(routine, index, rank), row.op, *lane_of(row))
+                          for index, row in enumerate(layout.lists[routine][device].rows())]
+                for routine in dict.fromkeys(["step", *(routine for routine, _ in steps)])}
+        lanes = {row[2:]: 0 for of_routine in rows.values() for row in of_routine}
         lines += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": lane,
-                   "args": {"name": name}} for lane, name in {row[2:]: 0 for row in rows}]
-        for number, times in enumerate(steps, 1):
-            for index, (text, op, lane, _) in enumerate(rows):
+                   "args": {"name": name}} for lane, name in lanes]
+        for number, (routine, times) in enumerate(steps, 1):
+            which = {} if routine == "step" else {"routine": routine}
+            for index, (text, op, lane, _) in enumerate(rows[routine]):
                 lines.append({"ph": "X", "name": text, "cat": op, "pid": rank, "tid": lane,
                               "ts": round((times[index] - begin) * 1e6, 3),
                               "dur": round((times[index + 1] - times[index]) * 1e6, 3),
-                              "args": {"step": number, "index": index}})
+                              "args": {"step": number, "index": index, **which}})
     with open(path, "w") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
