@@ -124,8 +124,7 @@ Status AddCosts(const CompileOptions& options, Program& program) {
   if (!options.prices.given() && options.costs.empty()) return {};
   Program head = program.Head();
   CopyAttributes(options, &head);
-  auto costs = options.prices.given() ? CostsOn(options.prices, head)
-                                      : ParseCosts(options.costs);
+  auto costs = options.prices.given() ? CostsOn(options.prices, head) : ParseCosts(options.costs);
   PP_RETURN_IF_ERROR(options.prices.given() ? costs.status() : costs.status().In("--costs"));
   PP_RETURN_IF_ERROR(CheckCosts(*costs, program.stages, head.shapes()).In("--costs"));
   program.costs = options.prices.given() ? Compact(std::move(*costs)) : std::move(*costs);

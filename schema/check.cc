@@ -180,7 +180,8 @@ Status CheckRoutine(const Program& program, const Routine& routine,
   const bool steps = name == StepRoutine(size) && size < program.microbatches && !program.overlaps;
   if (!evaluates && !steps)
     return Wrong(
-        "routine '{}' of {} micro-batches (evaluation, of the {} of a step; or step-M of M, fewer than "
+        "routine '{}' of {} micro-batches (evaluation, of the {} of a step; or step-M of M, fewer "
+        "than "
         "those, where steps do not overlap)",
         Shown(name), size, program.microbatches);
   for (const Routine& other : others)

@@ -55,7 +55,8 @@ Program MicroBatchOf(Program routine, int micro) {
   routine.pipe_of = {routine.pipe_of[micro]};
   if (!routine.shape_of.empty()) routine.shape_of = {routine.shape_of[micro]};
   for (DeviceList& list : routine.lists) {
-    std::erase_if(list.body, [&](const Instruction& i) { return i.micro >= 0 && i.micro != micro; });
+    std::erase_if(list.body,
+                  [&](const Instruction& i) { return i.micro >= 0 && i.micro != micro; });
     for (Instruction& i : list.body) i.micro = std::min(i.micro, 0);
   }
   return routine;

@@ -243,8 +243,8 @@ Status ImportCommand(const Arguments& a) {
   if (program->job && program->job->shapes.given())
     for (const char* option : {"--seq-length", "--micro-batch-size", "--shapes"})
       if (!a.attributes.at(option).empty())
-        return Status::Invalid(fmt::format("{}: {} has shapes of its own (lists say what they are of)",
-                                           option, path));
+        return Status::Invalid(
+            fmt::format("{}: {} has shapes of its own (lists say what they are of)", option, path));
   CompileOptions options;
   CopyAttributes(*program, &options);
   options.passes.clear();  // they have been run

@@ -52,9 +52,12 @@ std::string DocumentsOf(const Job& job) {
              : "";
 }
 
-// Only of a plan that has adapters.
+// Only of a plan that has them.
 std::string JsonOf(const Lora& lora) {
   return lora.given() ? fmt::format(R"("lora":"{}",)", TextOf(lora)) : "";
+}
+std::string JsonOf(const Shapes& shapes) {
+  return shapes.given() ? fmt::format(R"("shapes":"{}",)", TextOf(shapes)) : "";
 }
 
 std::string JsonOf(const std::vector<Instruction>& list) {
@@ -89,7 +92,8 @@ std::string ShowJson(const Program& program) {
     out += fmt::format(R"("{}":{},)", key, JsonOf(row, head.*row.member));
   });
   if (program.job)
-    out += JsonOf(*program.job) + DocumentsOf(*program.job) + JsonOf(program.job->lora);
+    out += JsonOf(*program.job) + DocumentsOf(*program.job) + JsonOf(program.job->lora) +
+           JsonOf(program.job->shapes);
   out += R"("pipes":[)";
   for (size_t p = 0; p < program.pipes.size(); ++p)
     out += fmt::format(R"({}{{"device_of":[{}]}})", p > 0 ? "," : "",

@@ -20,10 +20,10 @@ Status Inputs::Open(std::vector<std::string>* notes) {
   PP_RETURN_IF_ERROR(CheckDocuments());
   const Job& job = *program_.job;
   if (job.shapes.tokens() < job.shapes.sequences() * job.sequence_length)
-    notes->push_back(
-        fmt::format("of the data's sequences of {} tokens shorter micro-batches ({}) train the first "
-                    "tokens alone",
-                    job.sequence_length, TextOf(job.shapes)));
+    notes->push_back(fmt::format(
+        "of the data's sequences of {} tokens shorter micro-batches ({}) train the first "
+        "tokens alone",
+        job.sequence_length, TextOf(job.shapes)));
   if (first && !options_.weights.empty()) PP_RETURN_IF_ERROR(CheckWeights(notes));
   if (first && !options_.adapter.empty()) PP_RETURN_IF_ERROR(CheckAdapter(notes));
   if (program_.job->lora.given() && options_.weights.empty() && !checkpoint_)

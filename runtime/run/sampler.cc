@@ -71,10 +71,9 @@ Result<std::unique_ptr<Sampler>> Sampler::Make(const Args& args) {
   if (!Samples(*args.program, args.runner.place.device)) return made;
   Runner::Args runner = args.runner;
   runner.batches = &made->text_;
-  const auto added =
-      args.runners->Add(MicroBatchOf(RoutineOf(*args.program, kEvaluationRoutine),
-                                     SampledMicro(*args.program)),
-                        runner);
+  const auto added = args.runners->Add(
+      MicroBatchOf(RoutineOf(*args.program, kEvaluationRoutine), SampledMicro(*args.program)),
+      runner);
   PP_RETURN_IF_ERROR(added.status());
   made->runner_ = *added;
   return made;
@@ -100,7 +99,8 @@ Status Evaluate(Runners* runners, Runner* runner, const Newest& newest, int64_t 
 }
 
 bool Samples(const Program& program, int device) {
-  const std::vector<int32_t>& devices = program.pipes[program.pipe_of[SampledMicro(program)]].device_of;
+  const std::vector<int32_t>& devices =
+      program.pipes[program.pipe_of[SampledMicro(program)]].device_of;
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 

@@ -1,7 +1,8 @@
 // A sample: tokens with which the trained model continues a prompt, one after the other, by the
-// plan's evaluation of one micro-batch, the first of the longest. Its first sequence is the text so far, or the last T
-// tokens of that; the last stage draws the next one from its last row, and tells rank 0, which
-// tells all devices that evaluate the micro-batch. Rank 0 gets all tokens even if it does not.
+// plan's evaluation of one micro-batch, the first of the longest. Its first sequence is the text so
+// far, or the last T tokens of that; the last stage draws the next one from its last row, and tells
+// rank 0, which tells all devices that evaluate the micro-batch. Rank 0 gets all tokens even if it
+// does not.
 #pragma once
 
 #include <atomic>

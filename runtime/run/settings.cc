@@ -47,8 +47,7 @@ void AddRows(const Table& table, const Owner& owner, std::vector<Setting>* setti
 // Of all replicas: "64", or "32@0,64@1000".
 std::string SequencesOfSteps(const Program& program) {
   const Job& job = *program.job;
-  if (job.shapes.given())
-    return fmt::format("{}", program.replicas * job.shapes.sequences());
+  if (job.shapes.given()) return fmt::format("{}", program.replicas * job.shapes.sequences());
   const int64_t each = int64_t{program.replicas} * job.micro_batch_size;
   if (!program.ramp.given()) return fmt::format("{}", each * program.microbatches);
   std::string text;

@@ -27,7 +27,7 @@ Status ReadBatchRamp(std::string_view text, BatchRamp* ramp) {
     const bool right =
         at != word.npos && ReadNumber(word.substr(0, at), &stretch.microbatches) &&
         ReadNumber(word.substr(at + 1), &stretch.from) && stretch.microbatches > 0 &&
-                       stretch.from <= kMostSteps && ramp->stretches.size() < kMost &&
+        stretch.from <= kMostSteps && ramp->stretches.size() < kMost &&
         (ramp->stretches.empty() ? stretch.from == 0 : stretch.from > ramp->stretches.back().from);
     if (!right)
       return Status::Invalid(

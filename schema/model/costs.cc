@@ -88,7 +88,7 @@ Status CheckCosts(const CostModel& costs, int stages, int shapes) {
         "'{}={}' has {} numbers (1, or {}: one for each stage{})", row.key,
         Shown(fmt::format("{}", fmt::join(values, ":"))), size, stages,
         by_shape ? fmt::format(", or {}: of each of {} shapes", int64_t{stages} * shapes, shapes)
-                   : ""));
+                 : ""));
   }
   return {};
 }

@@ -345,9 +345,13 @@ class Reading(Case):
                 recompute="attention",
                 sequence_length=8,
                 sequence_parallel=True,
+                shapes=None,
                 tp=2,
             ),
         )
+        shapes = "2x8,1x4x3"
+        plan = pipec.compile(scheme="1f1b", devices=2, model=self.config, shapes=shapes)
+        self.assertEqual((plan.job["shapes"], plan.microbatches), (shapes, 3))
         self.assertEqual(
             (plan.replicas, plan.zero, plan.clip, plan.costs, plan.passes, plan.tied),
             (2, 1, False, "f=1,b=3", "apply-checkpoint", ()),
@@ -491,6 +495,7 @@ JOB = (
     "recompute",
     "sequence_length",
     "sequence_parallel",
+    "shapes",
     "tp",
 )
 

@@ -86,7 +86,8 @@ class Plan:
         """The model that the plan trains, and where it is cut: "model" (Hugging Face's config.json
         as a dict), "micro_batch_size" in sequences, "sequence_length" in tokens,
         "layers_per_stage", "tp", "sequence_parallel", "recompute", "dtype", "backend", "keep",
-        "documents", "document_length" and "lora", as --lora has it, or None. None: a schedule without a model."""
+        "documents", "document_length", "lora", as --lora has it, or None, and "shapes", as --shapes
+        has them, or None. None: a schedule without a model."""
         return _damage(_job, self.bytes)
 
     def routine_of(self, step: int) -> str:
@@ -286,6 +287,7 @@ def _job(data: bytes) -> dict[str, Any] | None:
         "lora": job.text(10),
         "documents": bool(job.number(11, "B")),
         "document_length": job.number(12, "i"),
+        "shapes": job.text(13),
     }
 
 
