@@ -350,8 +350,8 @@ class Reading(Case):
             ),
         )
         shapes = "2x8,1x4x3"
-        plan = pipec.compile(scheme="1f1b", devices=2, model=self.config, shapes=shapes)
-        self.assertEqual((plan.job["shapes"], plan.microbatches), (shapes, 3))
+        mixed = pipec.compile(scheme="1f1b", devices=2, model=self.config, shapes=shapes)
+        self.assertEqual((mixed.job["shapes"], mixed.microbatches), (shapes, 3))
         self.assertEqual(
             (plan.replicas, plan.zero, plan.clip, plan.costs, plan.passes, plan.tied),
             (2, 1, False, "f=1,b=3", "apply-checkpoint", ()),
