@@ -182,7 +182,7 @@ TEST_CASE("a body that is wrong is refused") {
   CHECK_THAT(WalkBody(program, 0, &walk).message(), Catch::Contains("no STEP s0"));
 }
 
-TEST_CASE("the head of a program is all but its lists") {
+TEST_CASE("the head of a program is all but its lists and routines") {
   const Program program = PlanOf({.scheme = "chimera",
                                   .shape = {4, 4},
                                   .passes = "",
@@ -191,7 +191,9 @@ TEST_CASE("the head of a program is all but its lists") {
                                   .clip = false});
   Program head = program.Head();
   CHECK(head.lists.empty());
+  CHECK(head.routines.empty());
   head.lists = program.lists;
+  head.routines = program.routines;
   CHECK(head == program);
 }
 
