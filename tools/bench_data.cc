@@ -98,7 +98,7 @@ void Measure(const char* what, const std::vector<std::string>& paths) {
     const double seconds = Seconds([&] {
       for (int64_t i = 0; i < count; ++i) {
         const int64_t n = shuffled ? order.At(i) : i;
-        PP_CHECK(data->Inputs(n, inputs.data()).ok() && data->Targets(n, targets.data()).ok());
+        PP_CHECK(data->Inputs(n, inputs).ok() && data->Targets(n, targets).ok());
       }
     });
     const double bytes = 2.0 * 2 * kLength * static_cast<double>(count);
