@@ -36,6 +36,8 @@ void AddRows(const Table& table, const Owner& owner, std::vector<Setting>* setti
   ForEachRow(table, [&]<typename T>(const Attribute<Owner, T>& row) {
     const std::string_view name = row.option;
     std::string text = TextOf(row, owner.*row.member);
+    if constexpr (std::is_same_v<T, Shapes>)
+      if (text.empty()) text = "none";
     if constexpr (std::is_same_v<T, bool>)
       if (row.names.empty()) text = YesNo(owner.*row.member);
     settings->push_back(
