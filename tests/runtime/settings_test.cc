@@ -52,7 +52,11 @@ const Change kChanges[] = {
      "off", "exact"},
     {"--micro-batch-size", nullptr, [](auto* c) { c->job.micro_batch_size = 2; }, "2", "1"},
     {"--seq-length", nullptr, [](auto* c) { c->job.sequence_length = 7; }, "7", "8"},
-    {"--shapes", nullptr, [](auto* c) { c->job.shapes = {{{8, {1, 8}}}}; }, "8x8", "none"},
+    {"--shapes", nullptr,
+     [](auto* c) {
+       c->job.shapes = {{{8, {1, 8}}}};
+     },
+     "8x8", "none"},
     {"--tp", nullptr, [](auto* c) { c->job.tp = 2; }, "2", "1"},
     {"--sequence-parallel", nullptr,
      [](auto* c) { c->job.tp = 2, c->job.sequence_parallel = true; }, "yes", "no"},
