@@ -117,7 +117,7 @@ Job Job::OfShape(int shape) const {
 namespace {
 
 // Of each shape, and that the job's own numbers are those of the largest.
-Status CheckShapes(const Job& job) {
+Status CheckEachShape(const Job& job) {
   const Extent largest = job.shapes.largest();
   if (job.micro_batch_size != largest.sequences || job.sequence_length != largest.tokens)
     return Status::Invalid(
@@ -135,7 +135,7 @@ Status CheckShapes(const Job& job) {
 }  // namespace
 
 Status CheckJob(const Job& job) {
-  if (job.shapes.given()) PP_RETURN_IF_ERROR(CheckShapes(job));
+  if (job.shapes.given()) PP_RETURN_IF_ERROR(CheckEachShape(job));
   PP_RETURN_IF_ERROR(CheckModelConfig(job.model, "model"));
   PP_RETURN_IF_ERROR(CheckAttributes(kJobAttributes, job));
   if (job.sequence_length > job.model.max_positions) {

@@ -20,8 +20,8 @@
 // in a stream of their own, which the compute lane alone fills, in list order. What remains to
 // prove of them is that their kernels find room: they count under kernels and queues.
 //
-// Between a step and an evaluation a device waits until nothing is under way (evaluator.h in
-// runtime/run/): nothing of the one is queued behind the other there.
+// Between two routines a device waits until nothing is under way (runner.h in runtime/plan/):
+// nothing of the one is queued behind the other there.
 //
 // A plan leaves open which communicator carries which message. Unless the user specifies it, the
 // answer is the fewest communicators that are safe and free of stalls: one for all messages, or

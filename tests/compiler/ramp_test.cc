@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "compiler/compile.h"
-#include "compiler/scheme.h"
 #include "schema/check.h"
 #include "schema/format/file.h"
 #include "schema/format/timeline.h"
@@ -40,15 +39,6 @@ CompileOptions OptionsOf(std::string_view scheme, const std::string& ramp) {
 
 // All schemes of two devices can make these.
 constexpr const char *kRamp = "4@0,6@2,8@5", *kRampOfTwo = "2@0,3@2,4@5";
-
-std::vector<std::string> SteppingSchemes() {
-  std::vector<std::string> names;
-  for (const Scheme& scheme : Schemes()) {
-    const auto program = BuildSchedule(std::string(scheme.name), {2, 4, 0});
-    if (program.ok() && !program->overlaps) names.emplace_back(scheme.name);
-  }
-  return names;
-}
 
 std::vector<Instruction> WithoutMemory(std::vector<Instruction> list) {
   for (Instruction& i : list) std::fill(std::begin(i.offset), std::end(i.offset), int64_t{-1});

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "compiler/compile.h"
-#include "compiler/scheme.h"
 #include "compiler/simulate.h"
 #include "schema/format/file.h"
 #include "schema/model/work.h"
@@ -39,15 +38,6 @@ CompileOptions OptionsOf(std::string_view scheme, int devices, const std::string
       .scheme = std::string(scheme), .shape = {devices, 0, 0}, .job = {.model = TinyModel(false)}};
   options.job.shapes = ShapesOf(shapes);
   return options;
-}
-
-std::vector<std::string> SteppingSchemes() {
-  std::vector<std::string> names;
-  for (const Scheme& scheme : Schemes()) {
-    const auto program = BuildSchedule(std::string(scheme.name), {2, 8, 0});
-    if (program.ok() && !program->overlaps) names.emplace_back(scheme.name);
-  }
-  return names;
 }
 
 TEST_CASE("a value has the bytes, and an instruction the time, of its micro-batch's shape") {
